@@ -11,22 +11,21 @@ pub mod watch;
 
 use std::sync::Arc;
 
-use bedplate_engine::Queue;
+use bedplate_engine::Loops;
 use bedplate_engine::events::News;
 use bedplate_engine::life::write_events;
 use bedplate_process::lease::Tenure;
 use bedplate_process::liveness::Liveness;
-use bedplate_process::shutdown::{Stage, Stages};
+use bedplate_process::shutdown::Stages;
 use bedplate_process::tasks::Tasks;
 use kube::Client;
 use kube::runtime::reflector::ObjectRef;
-use tokio_util::sync::CancellationToken;
 
 use self::context::World;
 use self::tokens::Tokens;
 use self::watch::Configs;
 use crate::cli::Cli;
-use crate::life::{self, Begun, Parts, spawn};
+use crate::life::{self, Begun, Parts};
 use crate::metrics::{Counters, Kind};
 
 /// Policies that bound the rights of the group.
@@ -34,7 +33,6 @@ const POLICIES: [&str; 1] = ["bedplate-cluster-secrets"];
 
 /// Spawns watches and the worker.
 pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liveness, &Stages)) -> Begun {
-    let (tasks, liveness, stages) = running;
     let (news, events) = News::channel();
     write_events(news.writer(events, cli.controllers.event_source(&cli.instance), client.clone()), running);
     let ((stores, writers), counters) = (watch::stores(), Counters::default());
@@ -48,13 +46,10 @@ pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liv
         news: news.clone(),
         tokens: Tokens::new(client.clone(), cli.workload_networks.clone().unwrap_or_default()),
     });
-    let shutdown = &stages.token(Stage::Draining);
-    let (configs, queue) = Queue::new(Kind::Config, &counters);
-    life::worker!(tasks, liveness, shutdown; "KubeadmConfigs", Kind::Config, world, world.stores.configs, queue, config::reconcile);
-    let watched = (&world.scope, &counters, liveness);
-    for (name, task) in watch::tasks(client, (&world, writers), &configs, watched) {
-        spawn(tasks, shutdown, name, task);
-    }
+    let loops = Loops::new(running);
+    let store = &world.stores.configs;
+    let configs = loops.work(("KubeadmConfigs", Kind::Config), &world, store, config::reconcile);
+    watch::spawn(client, (&world, writers), &configs, &loops);
     let parts = Parts { client: client.clone(), policies: &POLICIES, tenure: tenure.clone(), counters, news };
     let synced = {
         let world = world.clone();

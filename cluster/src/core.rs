@@ -12,7 +12,6 @@ pub mod context;
 pub mod deployment;
 pub mod event;
 pub mod health;
-pub mod later;
 pub mod live;
 pub mod machine;
 pub mod mark;
@@ -29,17 +28,16 @@ pub mod workload;
 use std::sync::Arc;
 
 use bedplate_api::cluster::contract::api_version;
-use bedplate_engine::Queue;
+use bedplate_engine::Loops;
 use bedplate_engine::events::News;
-use bedplate_engine::life::{beating, infallible, write_events};
+use bedplate_engine::life::{infallible, write_events};
 use bedplate_engine::watches::{Definitions, NAME, Setup, Watches};
 use bedplate_process::lease::Tenure;
 use bedplate_process::liveness::{Liveness, SILENCE_TIMEOUT};
-use bedplate_process::shutdown::{Stage, Stages};
+use bedplate_process::shutdown::Stages;
 use bedplate_process::tasks::Tasks;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Client, Resource};
-use tokio_util::sync::CancellationToken;
 
 use self::context::World;
 use self::live::MachineLists;
@@ -48,7 +46,7 @@ use self::watch::{Queues, named_changed, put_all};
 use self::workload::Workloads;
 use self::workload::task::Reports;
 use crate::cli::Cli;
-use crate::life::{self, Begun, Parts, spawn};
+use crate::life::{self, Begun, Parts};
 use crate::metrics::{Counters, Kind};
 
 /// Policies that bound the rights of the group.
@@ -56,7 +54,6 @@ const POLICIES: [&str; 2] = ["bedplate-core-secrets", "bedplate-core-writes"];
 
 /// Spawns watches and workers.
 pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liveness, &Stages)) -> Begun {
-    let (tasks, liveness, stages) = running;
     let (news, queue) = News::channel();
     write_events(news.writer(queue, cli.controllers.event_source(&cli.instance), client.clone()), running);
     let ((stores, writers), counters) = (watch::stores(), Counters::default());
@@ -75,14 +72,11 @@ pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liv
         counters: counters.clone(),
         news: news.clone(),
     });
-    let shutdown = stages.token(Stage::Draining);
-    let queues = spawn_workers(&world, (tasks, liveness, &shutdown));
-    let watched = (&world.scope, &counters, liveness);
-    for (name, task) in watch::tasks(client, (&world, writers), &queues, watched) {
-        spawn(tasks, &shutdown, name, task);
-    }
-    watch_named(&world, &queues, (tasks, liveness, &shutdown));
-    watch_workloads(&world, &queues, (tasks, liveness, &shutdown));
+    let loops = Loops::new(running);
+    let queues = spawn_workers(&world, &loops);
+    watch::spawn(client, (&world, writers), &queues, &loops);
+    watch_named(&world, &queues, &loops);
+    watch_workloads(&world, &queues, &loops);
     let parts = Parts { client: client.clone(), policies: &POLICIES, tenure: tenure.clone(), counters, news };
     let synced = {
         let stores = world.stores.clone();
@@ -93,41 +87,28 @@ pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liv
 }
 
 /// Spawns the worker of each kind, and returns their queues.
-fn spawn_workers(
-    world: &Arc<World>,
-    (tasks, liveness, shutdown): (&Tasks, &Liveness, &CancellationToken),
-) -> Queues {
-    let counters = &world.counters;
-    let (clusters, queue) = Queue::new(Kind::CoreCluster, counters);
-    let store = &world.stores.clusters;
-    life::worker!(tasks, liveness, shutdown; "Clusters", Kind::CoreCluster, world, store, queue, cluster::reconcile);
-    let (deployments, queue) = Queue::new(Kind::CoreDeployment, counters);
-    let store = &world.stores.deployments;
-    life::worker!(tasks, liveness, shutdown; "MachineDeployments", Kind::CoreDeployment, world, store, queue, deployment::pass::reconcile);
-    let (sets, queue) = Queue::new(Kind::CoreSet, counters);
-    let store = &world.stores.sets;
-    life::worker!(tasks, liveness, shutdown; "MachineSets", Kind::CoreSet, world, store, queue, set::pass::reconcile);
-    let (checks, queue) = Queue::new(Kind::HealthCheck, counters);
-    let store = &world.stores.checks;
-    life::worker!(tasks, liveness, shutdown; "MachineHealthChecks", Kind::HealthCheck, world, store, queue, health::pass::reconcile);
-    let (machines, queue) = Queue::new(Kind::CoreMachine, counters);
-    let store = &world.stores.machines;
-    life::worker!(tasks, liveness, shutdown; "Machines", Kind::CoreMachine, world, store, queue, machine::pass::reconcile);
-    let (clusters_later, task) = later::later(clusters.clone());
-    let name = "Clusters later";
-    spawn(tasks, shutdown, name, beating(task, liveness.part(name, SILENCE_TIMEOUT)));
-    let (deployments_later, task) = later::later(deployments.clone());
-    let name = "MachineDeployments later";
-    spawn(tasks, shutdown, name, beating(task, liveness.part(name, SILENCE_TIMEOUT)));
-    Queues { clusters, clusters_later, machines, deployments, deployments_later, sets, checks }
+fn spawn_workers(world: &Arc<World>, loops: &Loops<'_>) -> Queues {
+    let stores = &world.stores;
+    macro_rules! work {
+        ($name:literal, $kind:ident, $store:ident, $reconcile:path) => {
+            loops.work(($name, Kind::$kind), world, &stores.$store, $reconcile)
+        };
+    }
+    let clusters = work!("Clusters", CoreCluster, clusters, cluster::reconcile);
+    let deployments = work!("MachineDeployments", CoreDeployment, deployments, deployment::pass::reconcile);
+    Queues {
+        sets: work!("MachineSets", CoreSet, sets, set::pass::reconcile),
+        checks: work!("MachineHealthChecks", HealthCheck, checks, health::pass::reconcile),
+        machines: work!("Machines", CoreMachine, machines, machine::pass::reconcile),
+        clusters_later: loops.later("Clusters later", &clusters),
+        deployments_later: loops.later("MachineDeployments later", &deployments),
+        clusters,
+        deployments,
+    }
 }
 
 /// Spawns the watches of the kinds that Clusters and Machines name.
-fn watch_named(
-    world: &World,
-    queues: &Queues,
-    (tasks, liveness, shutdown): (&Tasks, &Liveness, &CancellationToken),
-) {
+fn watch_named(world: &World, queues: &Queues, loops: &Loops<'_>) {
     let concerned = (world.watches.clone(), world.stores.clone(), queues.clone());
     let version = |labels: &_| api_version(labels).map(|found| found.version);
     let setup = Setup {
@@ -137,20 +118,16 @@ fn watch_named(
         counters: world.counters.clone(),
         handle: move |change| named_changed(change, concerned.clone()),
     };
-    let running = (liveness.clone(), shutdown.clone());
-    infallible(tasks, NAME, world.watches.clone().run(setup, running));
+    let running = (loops.liveness.clone(), loops.shutdown.clone());
+    infallible(loops.tasks, NAME, world.watches.clone().run(setup, running));
 }
 
 /// Spawns the tasks of the workload clusters.
-fn watch_workloads(
-    world: &World,
-    queues: &Queues,
-    (tasks, liveness, shutdown): (&Tasks, &Liveness, &CancellationToken),
-) {
+fn watch_workloads(world: &World, queues: &Queues, loops: &Loops<'_>) {
     let Queues { clusters, machines, checks, .. } = queues.clone();
     let reports = Reports { stores: world.stores.clone(), clusters, machines, checks };
-    let running = (liveness.part(workload::NAME, SILENCE_TIMEOUT), shutdown.clone());
-    infallible(tasks, workload::NAME, world.workloads.clone().run(reports, running));
+    let running = (loops.liveness.part(workload::NAME, SILENCE_TIMEOUT), loops.shutdown.clone());
+    infallible(loops.tasks, workload::NAME, world.workloads.clone().run(reports, running));
 }
 
 /// Queues every object.
@@ -172,6 +149,8 @@ mod tests {
     use clap::Parser;
     use kube::client::Body;
     use tokio::sync::watch;
+
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
 

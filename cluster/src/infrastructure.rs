@@ -17,16 +17,15 @@ pub mod watch;
 
 use std::sync::Arc;
 
-use bedplate_engine::Queue;
+use bedplate_engine::Loops;
 use bedplate_engine::events::News;
 use bedplate_engine::life::write_events;
 use bedplate_process::lease::Tenure;
 use bedplate_process::liveness::Liveness;
-use bedplate_process::shutdown::{Stage, Stages};
+use bedplate_process::shutdown::Stages;
 use bedplate_process::tasks::Tasks;
 use kube::Client;
 use kube::runtime::reflector::ObjectRef;
-use tokio_util::sync::CancellationToken;
 
 use self::claim::clock::FutureHeartbeats;
 use self::context::{Stores, World};
@@ -34,7 +33,7 @@ use self::machine::turn::Turns;
 use self::wake::Wake;
 use self::watch::Queues;
 use crate::cli::Cli;
-use crate::life::{self, Begun, Parts, spawn};
+use crate::life::{self, Begun, Parts};
 use crate::metrics::{Counters, Kind};
 
 /// Policies that bound the rights of the group.
@@ -48,7 +47,6 @@ const POLICIES: [&str; 5] = [
 
 /// Spawns watches and workers.
 pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liveness, &Stages)) -> Begun {
-    let (tasks, liveness, stages) = running;
     let (news, queue) = News::channel();
     write_events(news.writer(queue, cli.controllers.event_source(&cli.instance), client.clone()), running);
     let ((stores, writers), counters) = (watch::stores(), Counters::default());
@@ -63,12 +61,9 @@ pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liv
         turns: Turns::default(),
         future_heartbeats: FutureHeartbeats::default(),
     });
-    let shutdown = stages.token(Stage::Draining);
-    let queues = workers(&world, (tasks, liveness, &shutdown));
-    let watched = (&world.scope, &counters, liveness);
-    for (name, task) in watch::tasks(client, (&world.stores, writers), &queues, watched) {
-        spawn(tasks, &shutdown, name, task);
-    }
+    let loops = Loops::new(running);
+    let queues = spawn_workers(&world, &loops);
+    watch::spawn(client, (&world, writers), &queues, &loops);
     let parts = Parts { client: client.clone(), policies: &POLICIES, tenure: tenure.clone(), counters, news };
     let synced = {
         let world = world.clone();
@@ -79,25 +74,20 @@ pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liv
 }
 
 /// Spawns a worker for each kind, and returns their queues.
-fn workers(
-    world: &Arc<World>,
-    (tasks, liveness, shutdown): (&Tasks, &Liveness, &CancellationToken),
-) -> Queues {
-    let counters = &world.counters;
-    let (infrastructures, infrastructure_queue) = Queue::new(Kind::Cluster, counters);
-    let (machines, machine_queue) = Queue::new(Kind::Machine, counters);
-    let (claims, claim_queue) = Queue::new(Kind::Claim, counters);
-    let (templates, template_queue) = Queue::new(Kind::Template, counters);
-    macro_rules! worker {
-        ($name:literal, $kind:expr, $store:ident, $queue:ident, $reconcile:path) => {
-            life::worker!(tasks, liveness, shutdown; $name, $kind, world, world.stores.$store, $queue, $reconcile);
+fn spawn_workers(world: &Arc<World>, loops: &Loops<'_>) -> Queues {
+    let stores = &world.stores;
+    macro_rules! work {
+        ($name:literal, $kind:ident, $store:ident, $reconcile:path) => {
+            loops.work(($name, Kind::$kind), world, &stores.$store, $reconcile)
         };
     }
-    worker!("BedplateClusters", Kind::Cluster, infrastructures, infrastructure_queue, cluster::reconcile);
-    worker!("BedplateMachines", Kind::Machine, machines, machine_queue, machine::reconcile);
-    worker!("MachineClaims", Kind::Claim, claims, claim_queue, claim::reconcile);
-    worker!("BedplateMachineTemplates", Kind::Template, templates, template_queue, template::reconcile);
-    Queues { infrastructures, machines, claims, templates, wake: Wake::default() }
+    Queues {
+        infrastructures: work!("BedplateClusters", Cluster, infrastructures, cluster::reconcile),
+        machines: work!("BedplateMachines", Machine, machines, machine::reconcile),
+        claims: work!("MachineClaims", Claim, claims, claim::reconcile),
+        templates: work!("BedplateMachineTemplates", Template, templates, template::reconcile),
+        wake: Wake::default(),
+    }
 }
 
 /// Queues every object of the stores.

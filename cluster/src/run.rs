@@ -1,17 +1,15 @@
 //! The life of the program: start in order, lead or wait for the Lease, end in order. Called by `main`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_engine::connect::connect;
-use bedplate_engine::life::{ReconcilerHealth, elect, infallible, shut_down};
+use bedplate_engine::life::{ReconcilerHealth, elect, infallible};
+use bedplate_engine::process::Process;
 use bedplate_process::exit::Failure;
 use bedplate_process::health::{self, Health, Readiness};
 use bedplate_process::lease::{Candidate, Tenure};
 use bedplate_process::liveness::{Liveness, Pulse, SILENCE_TIMEOUT};
-use bedplate_process::notify::Notifier;
-use bedplate_process::shutdown::{Shutdown, Stage, Stages};
-use bedplate_process::signals::Signals;
+use bedplate_process::shutdown::{Stage, Stages};
 use bedplate_process::tasks::Tasks;
 use kube::Client;
 use tokio::sync::watch::{self, Receiver};
@@ -31,35 +29,20 @@ const ENDLESS_TENURE: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// # Errors
 /// The configuration cannot be used, or a part failed.
 pub async fn run(cli: &Cli) -> Result<(), Failure> {
-    let mut signals = Signals::install()?;
-    let notifier = Notifier::from_environment();
-    let (tasks, liveness) = (Tasks::new(signals.shutdown()), Liveness::new(signals.shutdown()));
+    let process = Process::start()?;
     let client = connect(cli.kubeconfig.as_deref()).await?;
     let listener = health::bind(cli.listen).await?;
-    let stages = Stages::new(signals.shutdown());
-    let running = (&tasks, &liveness, &stages);
     let (tenure, election) = Election::new(cli, &client);
     let begin = match cli.controllers {
         Group::Infrastructure => infrastructure::begin,
         Group::Bootstrap => bootstrap::begin,
         Group::Core => core::begin,
     };
-    let Begun { started, missing, registry } = begin(&client, cli, &tenure, running);
-    let common = ReconcilerHealth { liveness: liveness.clone(), started: started.clone(), tenure };
-    let health = ProviderHealth { common, missing };
-    let pulse = liveness.part("health", SILENCE_TIMEOUT);
-    let served = health::serve(listener, Arc::new(health), Arc::new(registry), pulse, signals.shutdown());
-    tasks.spawn("health", served);
-    notifier.spawn_watchdog(&tasks, signals.shutdown(), {
-        let liveness = liveness.clone();
-        move || liveness.check()
-    });
-    election.spawn(started, running);
-    notifier.ready("running");
-    // The program has no configuration to read again.
-    while signals.reload_requested().await {}
-    notifier.stopping("finishing writes");
-    Ok(shut_down(Shutdown::new(tasks, stages, signals.hurry())).await?)
+    let Begun { started, missing, registry } = begin(&client, cli, &tenure, process.running());
+    let common = ReconcilerHealth { liveness: process.liveness.clone(), started: started.clone(), tenure };
+    process.serve(listener, ProviderHealth { common, missing }, registry);
+    election.spawn(started, process.running());
+    process.finish().await
 }
 
 /// Health of a group: it is not ready while policies are missing that bound its rights.

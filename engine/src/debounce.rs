@@ -13,7 +13,7 @@ const MAX_DELAY: Duration = Duration::from_secs(8);
 
 /// Keys of objects that have changed, now or recently. A key is a name, or a namespace with a name.
 #[derive(Debug)]
-pub struct Coalescer<K>(BTreeMap<K, Wait>);
+pub(crate) struct Coalescer<K>(BTreeMap<K, Wait>);
 
 impl<K> Default for Coalescer<K> {
     fn default() -> Self {
@@ -40,7 +40,7 @@ impl Wait {
 
 impl<K: Ord + Clone> Coalescer<K> {
     /// Records a change.
-    pub fn touched(&mut self, key: K, now: Instant) {
+    pub(crate) fn touched(&mut self, key: K, now: Instant) {
         let Some(known) = self.0.get_mut(&key) else {
             self.0.insert(key, Wait { due: Some(now + MIN_DELAY), wait: MIN_DELAY, last: None });
             return;
@@ -53,12 +53,12 @@ impl<K: Ord + Clone> Coalescer<K> {
     }
 
     /// Returns the time at which the next one is due.
-    pub fn next(&self) -> Option<Instant> {
+    pub(crate) fn next(&self) -> Option<Instant> {
         self.0.values().filter_map(|wait| wait.due).min()
     }
 
     /// Takes those that are due, each once.
-    pub fn due(&mut self, now: Instant) -> Vec<K> {
+    pub(crate) fn due(&mut self, now: Instant) -> Vec<K> {
         self.0.retain(|_, wait| wait.due.is_some() || wait.is_busy(now));
         let due = self.0.iter_mut().filter(|(_, wait)| wait.due.is_some_and(|due| due <= now));
         let taken = due.map(|(key, wait)| {

@@ -12,6 +12,11 @@ use tokio::time::Instant;
 /// Maximum number of starts that are remembered. The end of some states is never reported.
 const MAX_REMEMBERED: usize = 10_000;
 
+/// Returns the time that is `by` after another one.
+pub fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
+    time.saturating_add(by).unwrap_or(Timestamp::MAX)
+}
+
 /// Start of a state.
 #[derive(Debug, Clone, Copy)]
 pub struct Lasting {

@@ -186,6 +186,23 @@ impl FieldManager {
     where
         K: Resource + Clone + DeserializeOwned + Debug,
     {
+        self.merge_object(api, resource, object, change).await.map(drop)
+    }
+
+    /// Changes fields like [`Self::merge_of`]. Returns the object after the write.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub async fn merge_object<K>(
+        self,
+        api: &Api<K>,
+        resource: &K::DynamicType,
+        object: &K,
+        change: &Value,
+    ) -> Result<K, WriteError>
+    where
+        K: Resource + Clone + DeserializeOwned + Debug,
+    {
         let mut body = change.clone();
         body["metadata"]["uid"] = json!(object.uid());
         body["metadata"]["resourceVersion"] = json!(object.resource_version());
@@ -195,7 +212,6 @@ impl FieldManager {
             send(api, |request| request.patch(&name, &self.patch(), &Patch::Merge(&body))),
         )
         .await
-        .map(drop)
     }
 
     /// Applies an object that no other program writes, and creates it if it does not exist.
@@ -228,12 +244,7 @@ impl FieldManager {
     {
         let others = object.finalizers().iter().filter(|other| *other != finalizer).cloned();
         let wanted: Vec<String> = others.chain(held.then(|| finalizer.to_owned())).collect();
-        let body = json!({ "metadata": {
-            "uid": object.uid(), "resourceVersion": object.resource_version(), "finalizers": wanted } });
-        let name = object.name_any();
-        ask(&called(object), send(api, |request| request.patch(&name, &self.patch(), &Patch::Merge(&body))))
-            .await
-            .map(drop)
+        self.merge(api, object, &json!({ "metadata": { "finalizers": wanted } })).await
     }
 }
 

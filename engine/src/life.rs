@@ -17,6 +17,8 @@ use bedplate_process::shutdown::{Shutdown, Stage, Stages};
 use bedplate_process::tasks::{DrainTasksError, Tasks};
 use tokio::sync::watch::Receiver;
 
+use crate::counters::{Counters, Kinds};
+
 /// Maximum duration of the writes that reconcilers have started. A write that takes longer is aborted by the release of the Lease.
 const WRITES_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum duration of the last Events and of the release of the Lease. More than each of them takes.
@@ -43,6 +45,32 @@ pub fn elect(
         task.await;
         Ok::<_, Infallible>(())
     });
+}
+
+/// Queues every object each time this process starts to lead. `lost`: called each time it leads no more. Never ends.
+pub async fn queue_when_leading<K: Kinds, Q: Future<Output = ()> + Send>(
+    mut tenure: Tenure,
+    counters: &Counters<K>,
+    queue_all: impl Fn() -> Q + Sync,
+    lost: impl Fn() + Sync,
+) {
+    loop {
+        while !tenure.leads() {
+            tenure.changed().await;
+        }
+        counters.leads(true);
+        let queued = async {
+            queue_all().await;
+            std::future::pending::<()>().await;
+        };
+        // Concurrently: a queue may be full until the tenure is lost and regained. All is queued again then.
+        tokio::select! {
+            () = tenure.lost() => {}
+            () = queued => {}
+        }
+        counters.leads(false);
+        lost();
+    }
 }
 
 /// Waits until this is true. Never ends if it no longer can be.

@@ -31,6 +31,33 @@ pub enum Seen<K> {
     Gone(Arc<K>),
 }
 
+impl<K> Seen<K> {
+    /// Returns the object. If it was deleted, this is its last state.
+    pub fn object(&self) -> &Arc<K> {
+        let (Self::There(object) | Self::Gone(object)) = self;
+        object
+    }
+
+    /// Returns the object if it exists.
+    pub fn there(&self) -> Option<&Arc<K>> {
+        match self {
+            Self::There(object) => Some(object),
+            Self::Gone(_) => None,
+        }
+    }
+}
+
+/// Annotation with which kubectl stores the whole object a second time.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// Removes what kubectl and the API server store about the writers of an object.
+pub fn bare<K: Resource>(object: &mut K) {
+    object.meta_mut().managed_fields = None;
+    if let Some(annotations) = &mut object.meta_mut().annotations {
+        annotations.remove(LAST_APPLIED);
+    }
+}
+
 /// Interval between two checks whether a store is synced.
 const SYNC_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 

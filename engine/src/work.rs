@@ -252,4 +252,4 @@ where
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -171,6 +171,17 @@ fn named<K: Resource>(resource: &K::DynamicType, namespace: Option<&str>, name: 
     format!("{} {}", K::kind(resource), join(namespace, name))
 }
 
+/// Reads an object as it is now. None: it does not exist.
+///
+/// # Errors
+/// The API server did not answer, or refused the request.
+pub async fn read<K>(api: &Api<K>, name: &str) -> Result<Option<K>, WriteError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    ask(&named::<K>(&(), api.namespace(), name), object::get(api, name)).await
+}
+
 /// Deletes an object, if UID and resource version are those that were read.
 ///
 /// # Errors

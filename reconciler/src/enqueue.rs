@@ -2,18 +2,15 @@
 //!
 //! A user's edit is reconciled immediately. A change of a Machine reconciles the Machine immediately. It
 //! reconciles the configurations only if it matters to them (`index`), and once for many Machines
-//! (`coalesce`).
-
-use std::time::Instant;
+//! (`later`).
 
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::Machine;
 use bedplate_api::operation::MachineOperation;
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_engine::debounce::Coalescer;
+use bedplate_engine::later::Later;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::runtime::reflector::ObjectRef;
-use tokio::sync::mpsc;
 
 use crate::context::Stores;
 use crate::image;
@@ -21,9 +18,7 @@ use crate::metrics::Kind;
 use crate::version::is_leaving;
 use crate::{deletion, rollout};
 use bedplate_rules::operation::is_finished;
-
-/// Maximum number of configurations that wait for [`coalesce`].
-const MAX_LATER: usize = 1024;
+use bedplate_rules::selection::is_deployed;
 
 /// Sender of a kind's queue. Clones share the queue.
 pub type Queue<K> = bedplate_engine::Queue<K, Kind>;
@@ -47,13 +42,8 @@ pub struct Queues {
     pub rollouts: Queue<MachineConfiguration>,
     /// Machines that are drained before they are deleted.
     pub departures: Queue<Machine>,
-    /// Configurations to reconcile after a delay ([`coalesce`]).
-    pub later: mpsc::Sender<String>,
-}
-
-/// Creates the queue of delayed configurations, and its receiver.
-pub fn later() -> (mpsc::Sender<String>, mpsc::Receiver<String>) {
-    mpsc::channel(MAX_LATER)
+    /// Configurations to reconcile after a delay.
+    pub later: Later<MachineConfiguration>,
 }
 
 impl Queues {
@@ -64,7 +54,7 @@ impl Queues {
 
     /// A configuration by its name, in a while.
     pub async fn configuration_later(&self, name: &str) {
-        let _ = self.later.send(name.to_owned()).await;
+        self.later.put(ObjectRef::new(name)).await;
     }
 
     /// A version, if it is being deleted.
@@ -114,8 +104,7 @@ impl Queues {
             self.rollout(&configuration).await;
         }
         // The number of unavailable Machines depends on their Nodes.
-        let selected = machine.status.as_ref().and_then(|status| status.selected.as_ref());
-        if let Some(selected) = selected {
+        if let Some(selected) = machine.selected() {
             self.configuration_later(&selected.name).await;
         }
     }
@@ -155,48 +144,10 @@ impl Queues {
     }
 }
 
-/// Sends configurations on that were touched a while ago, each once.
-pub async fn coalesce(mut touched: mpsc::Receiver<String>, queues: Queues) {
-    let mut coalescer = Coalescer::default();
-    loop {
-        let next = coalescer.next();
-        let due = async {
-            match next {
-                Some(next) => tokio::time::sleep_until(next.into()).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            name = touched.recv() => match name {
-                Some(name) => coalescer.touched(name, Instant::now()),
-                None => return,
-            },
-            () = due => for name in coalescer.due(Instant::now()) {
-                queues.configuration(&name).await;
-            },
-        }
-    }
-}
-
-/// Returns the properties of a version that decide about Machines: it exists, it is locked, and its image is
-/// known. If the image is unknown, includes the reason.
-pub fn weighs(version: &MachineConfigurationVersion) -> Weight {
-    Weight {
-        generation: version.metadata.generation,
-        goes: version.metadata.deletion_timestamp.is_some(),
-        is_deployed: bedplate_rules::selection::is_deployed(version),
-        is_open: image::is_open(version),
-        failure: image::failure(version).map(str::to_owned),
-    }
-}
-
-/// Properties of a version that decide about other objects.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Weight {
-    generation: Option<i64>,
-    goes: bool,
-    is_deployed: bool,
-    /// True if the image is not known.
-    is_open: bool,
-    failure: Option<String>,
+/// Returns the facts of a version that decide about Machines: it exists, it is locked, and its image is known. If the image is unknown,
+/// includes the reason.
+pub fn weigh(version: &MachineConfigurationVersion) -> impl PartialEq + Clone + use<> {
+    let (generation, is_going) = (version.metadata.generation, version.metadata.deletion_timestamp.is_some());
+    let failure = image::failure(version).map(str::to_owned);
+    (generation, is_going, is_deployed(version), image::is_open(version), failure)
 }

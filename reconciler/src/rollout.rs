@@ -33,7 +33,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
-pub use self::changes::{NodeWeights, Weights};
+pub use self::changes::{MachineFacts, NodeFacts};
 pub use self::conditions::standing;
 pub use self::observe::{Clocks, Failure, Member, Nodes, Place, Rollout, Skip, judge};
 pub use self::plan::{Step, allowed, limit, plan, settings};

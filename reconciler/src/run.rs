@@ -2,71 +2,53 @@
 
 use std::sync::Arc;
 
+use bedplate_engine::Loops;
 use bedplate_engine::connect::connect;
 use bedplate_engine::events::News;
-use bedplate_engine::life::{ReconcilerHealth, beating, elect, infallible, shut_down, write_events};
-use bedplate_engine::work;
+use bedplate_engine::life::{ReconcilerHealth, elect, queue_when_leading, write_events};
+use bedplate_engine::process::Process;
 use bedplate_process::events::Source;
 use bedplate_process::exit::Failure;
 use bedplate_process::health;
 use bedplate_process::lease::{Candidate, Tenure};
-use bedplate_process::liveness::{Liveness, SILENCE_TIMEOUT};
-use bedplate_process::notify::Notifier;
-use bedplate_process::shutdown::{Shutdown, Stage, Stages};
-use bedplate_process::signals::Signals;
+use bedplate_process::liveness::Liveness;
+use bedplate_process::shutdown::Stages;
 use bedplate_process::tasks::Tasks;
 use kube::{Client, ResourceExt};
 use prometheus_client::registry::Registry;
 use tokio::sync::watch::Receiver;
-use tokio_util::sync::CancellationToken;
 
 use crate::FIELD_MANAGER;
 use crate::cli::Cli;
 use crate::context::{Stores, World};
-use crate::enqueue::{Queue, Queues};
+use crate::enqueue::Queues;
 use crate::metrics::{Kind, Metrics};
 use crate::reach::RegistryReach;
-use crate::{configuration, csr, deletion, enqueue, image, machine, operation, rollout, version, watch};
+use crate::{configuration, csr, deletion, image, machine, operation, rollout, version, watch};
 
 /// The Lease.
 const LEASE: &str = "bedplate-controller";
 /// Name of the controller in an Event.
 const CONTROLLER: &str = "bedplate.dev/controller";
-/// Name of the task that queues configurations some time after they were touched.
-const LATER: &str = "configurations later";
 
 /// Runs until SIGTERM.
 ///
 /// # Errors
 /// The API server cannot be spoken to as configured, or a part failed.
 pub async fn run(cli: &Cli) -> Result<(), Failure> {
-    let mut signals = Signals::install()?;
-    let notifier = Notifier::from_environment();
-    let tasks = Tasks::new(signals.shutdown());
-    let liveness = Liveness::new(signals.shutdown());
+    let process = Process::start()?;
     let client = connect(cli.kubeconfig.as_deref()).await?;
     let access = tokio::sync::watch::channel(Some(client.clone())).1;
     let lease = (cli.namespace.clone(), LEASE.to_owned());
     let (candidate, tenure) = Candidate::new(access, lease, &cli.instance, FIELD_MANAGER.name());
     let metrics = Metrics::default();
     let listener = health::bind(cli.listen).await?;
-    let stages = Stages::new(signals.shutdown());
-    let running = (&tasks, &liveness, &stages);
-    let (started, news) = begin(&client, (&tenure, &cli.instance), &metrics, running, cli.image_reach());
-    let registry = registry(&metrics, &news);
-    let health = Arc::new(ReconcilerHealth { liveness: liveness.clone(), started: started.clone(), tenure });
-    let pulse = liveness.part("health", SILENCE_TIMEOUT);
-    tasks.spawn("health", health::serve(listener, health, Arc::new(registry), pulse, signals.shutdown()));
-    notifier.spawn_watchdog(&tasks, signals.shutdown(), {
-        let liveness = liveness.clone();
-        move || liveness.check()
-    });
-    elect(candidate, started, running);
-    notifier.ready("running");
-    // There is nothing to read again.
-    while signals.reload_requested().await {}
-    notifier.stopping("finishing writes");
-    Ok(shut_down(Shutdown::new(tasks, stages, signals.hurry())).await?)
+    let identity = (&tenure, cli.instance.as_str());
+    let (started, news) = begin(&client, identity, &metrics, process.running(), cli.image_reach());
+    let health = ReconcilerHealth { liveness: process.liveness.clone(), started: started.clone(), tenure };
+    process.serve(listener, health, registry(&metrics, &news));
+    elect(candidate, started, process.running());
+    process.finish().await
 }
 
 /// Metrics of the program: the counters and the counts of its Events.
@@ -83,123 +65,61 @@ pub fn begin(
     client: &Client,
     (tenure, instance): (&Tenure, &str),
     metrics: &Metrics,
-    (tasks, liveness, stages): (&Tasks, &Liveness, &Stages),
+    running: (&Tasks, &Liveness, &Stages),
     reach: RegistryReach,
 ) -> (Receiver<bool>, News) {
     let (news, queue) = News::channel();
-    let (instance, field_manager) = (instance.to_owned(), FIELD_MANAGER.name());
-    let writer =
-        news.writer(queue, Source { controller: CONTROLLER, instance, field_manager }, client.clone());
-    let shutdown = stages.token(Stage::Draining);
-    let parts = (tenure.clone(), news.clone(), reach);
-    let whole = assemble(client, parts, metrics, (tasks, liveness, &shutdown));
-    write_events(writer, (tasks, liveness, stages));
+    let writer = {
+        let (instance, field_manager) = (instance.to_owned(), FIELD_MANAGER.name());
+        news.writer(queue, Source { controller: CONTROLLER, instance, field_manager }, client.clone())
+    };
+    let loops = Loops::new(running);
+    let (stores, writers) = watch::stores();
+    let world = World::new(client.clone(), stores.clone(), tenure.clone(), metrics.clone());
+    let world = Arc::new(world.telling(news.clone()).reaching(reach));
+    let queues = spawn_workers(&world, &loops);
+    watch::spawn(client, writers, &stores, &queues, (&metrics.counters, &loops));
+    write_events(writer, running);
     let (started, is_started) = tokio::sync::watch::channel(false);
     let tenure = tenure.clone();
-    let start = async move {
-        if let Some((world, queues)) = whole.await {
+    loops.spawn_beating("start", async move {
+        if stores.are_whole().await.is_some() {
             started.send_replace(true);
             tracing::info!("caches synced");
             look_at_all(world, queues, tenure).await;
         }
-    };
-    spawn(tasks, &shutdown, "start", beating(start, liveness.part("start", SILENCE_TIMEOUT)));
+    });
     (is_started, news)
 }
 
-/// Spawns watches and workers. The returned future ends when every store is synced.
-fn assemble(
-    client: &Client,
-    (tenure, news, reach): (Tenure, News, RegistryReach),
-    metrics: &Metrics,
-    (tasks, liveness, shutdown): (&Tasks, &Liveness, &CancellationToken),
-) -> impl Future<Output = Option<(Arc<World>, Queues)>> + use<> {
-    let (stores, writers) = watch::stores();
-    let world = World::new(client.clone(), stores.clone(), tenure, metrics.clone());
-    let counters = &metrics.counters;
-    let world = Arc::new(world.telling(news).reaching(reach));
-    let (configurations, configuration_queue) = Queue::new(Kind::Configuration, counters);
-    let (versions, version_queue) = Queue::new(Kind::Version, counters);
-    let (machines, machine_queue) = Queue::new(Kind::Machine, counters);
-    let (requests, request_queue) = Queue::new(Kind::Request, counters);
-    let (operations, operation_queue) = Queue::new(Kind::Operation, counters);
-    let (images, image_queue) = Queue::new(Kind::Image, counters);
-    let (rollouts, rollout_queue) = Queue::new(Kind::Rollout, counters);
-    let (departures, departure_queue) = Queue::new(Kind::Deletion, counters);
-    let (later, touched) = enqueue::later();
-    let queues = Queues {
-        configurations,
-        versions,
-        machines,
-        requests,
-        operations,
-        images,
-        rollouts,
-        departures,
-        later,
-    };
-    let life = |name: &str| (liveness.part(name, SILENCE_TIMEOUT), shutdown.clone());
-    macro_rules! worker {
-        ($name:literal, $kind:expr, $store:ident, $queue:ident, $reconcile:path) => {
-            let task = work($kind, world.clone(), stores.$store.clone(), $queue, $reconcile, life($name));
-            infallible(tasks, $name, task);
+/// Spawns a worker for each kind. Returns their queues.
+fn spawn_workers(world: &Arc<World>, loops: &Loops<'_>) -> Queues {
+    let stores = &world.stores;
+    macro_rules! work {
+        ($name:literal, $kind:ident, $store:ident, $reconcile:path) => {
+            loops.work(($name, Kind::$kind), world, &stores.$store, $reconcile)
         };
     }
-    worker!(
-        "configurations",
-        Kind::Configuration,
+    let configurations = work!("configurations", Configuration, configurations, configuration::reconcile);
+    Queues {
+        versions: work!("versions", Version, versions, version::reconcile),
+        machines: work!("machines", Machine, machines, machine::reconcile),
+        requests: work!("requests", Request, requests, csr::reconcile),
+        operations: work!("operations", Operation, operations, operation::reconcile),
+        images: work!("images", Image, versions, image::reconcile),
+        rollouts: work!("rollouts", Rollout, configurations, rollout::reconcile),
+        departures: work!("departures", Deletion, machines, deletion::reconcile),
+        later: loops.later("configurations later", &configurations),
         configurations,
-        configuration_queue,
-        configuration::reconcile
-    );
-    worker!("versions", Kind::Version, versions, version_queue, version::reconcile);
-    worker!("machines", Kind::Machine, machines, machine_queue, machine::reconcile);
-    worker!("requests", Kind::Request, requests, request_queue, csr::reconcile);
-    worker!("operations", Kind::Operation, operations, operation_queue, operation::reconcile);
-    worker!("images", Kind::Image, versions, image_queue, image::reconcile);
-    worker!("rollouts", Kind::Rollout, configurations, rollout_queue, rollout::reconcile);
-    worker!("departures", Kind::Deletion, machines, departure_queue, deletion::reconcile);
-    for (name, task) in watch::tasks(client, writers, &stores, &queues, counters, liveness) {
-        spawn(tasks, shutdown, name, task);
     }
-    let later = beating(enqueue::coalesce(touched, queues.clone()), liveness.part(LATER, SILENCE_TIMEOUT));
-    spawn(tasks, shutdown, LATER, later);
-    async move { stores.are_whole().await.map(|()| (world, queues)) }
-}
-
-/// Spawns a task that ends with `shutdown`.
-fn spawn(
-    tasks: &Tasks,
-    shutdown: &CancellationToken,
-    name: &'static str,
-    task: impl Future<Output = ()> + Send + 'static,
-) {
-    let shutdown = shutdown.clone();
-    infallible(tasks, name, async move {
-        shutdown.run_until_cancelled(task).await;
-    });
 }
 
 /// Queues every object each time this controller starts to lead.
-async fn look_at_all(world: Arc<World>, queues: Queues, mut tenure: Tenure) {
-    loop {
-        while !tenure.leads() {
-            tenure.changed().await;
-        }
-        world.counters.leads(true);
-        let queued = async {
-            queue_all(&world.stores, &queues).await;
-            std::future::pending::<()>().await;
-        };
-        // Concurrently: a queue may be full until the tenure is lost and regained. All is queued again then.
-        tokio::select! {
-            () = tenure.lost() => {}
-            () = queued => {}
-        }
-        world.counters.leads(false);
-        // From here on another controller may change the Nodes that this one has compared.
-        world.drains.sure(false);
-    }
+async fn look_at_all(world: Arc<World>, queues: Queues, tenure: Tenure) {
+    let queue_all = || queue_all(&world.stores, &queues);
+    // Once it leads no more, another controller may change the Nodes that this one has compared.
+    let lost = || world.drains.sure(false);
+    queue_when_leading(tenure, &world.counters, queue_all, lost).await;
 }
 
 async fn queue_all(stores: &Stores, queues: &Queues) {
@@ -233,6 +153,7 @@ mod tests {
     use std::time::Duration;
 
     use bedplate_api::configuration::MachineConfiguration;
+    use bedplate_engine::later::Later;
     use kube::client::Body;
     use kube::runtime::reflector::{self, Lookup};
     use kube::runtime::watcher::Event;
@@ -240,8 +161,10 @@ mod tests {
     use tokio::sync::watch;
     use tokio::task::{unconstrained, yield_now};
     use tokio::time::Instant;
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
+    use crate::enqueue::Queue;
     use crate::metrics::Counters;
 
     /// Stores with one configuration.
@@ -312,7 +235,7 @@ mod tests {
             images: open(Kind::Image),
             rollouts: open(Kind::Rollout),
             departures: open(Kind::Deletion),
-            later: enqueue::later().0,
+            later: Later::channel().0,
         };
         while futures::poll!(unconstrained(Box::pin(queues.configuration("w")))).is_ready() {}
         let (leads, receiver) = watch::channel(None);

@@ -2,35 +2,35 @@
 
 pub mod prune;
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use bedplate_api::claim::MachineClaim;
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::Machine;
 use bedplate_api::operation::MachineOperation;
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_engine::pulse::{Changes, WATCH_PATIENCE, follow};
-use bedplate_engine::store::{Seen, watch};
-use bedplate_process::liveness::Liveness;
+use bedplate_engine::pulse::Changes;
+use bedplate_engine::store::bare;
+use bedplate_engine::{Facts, Loops};
+use bedplate_rules::operation::is_finished;
+use bedplate_rules::selection::was_granted;
 use futures::StreamExt;
-use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Node;
 use kube::runtime::reflector::store::Writer;
-use kube::runtime::{reflector, watcher};
 use kube::{Api, Client, ResourceExt};
 
 use crate::cache::index::makes_versions;
 use crate::context::Stores;
-use crate::enqueue::{Queues, weighs};
+use crate::csr;
+use crate::enqueue::{Queues, weigh};
 use crate::metrics::Counters;
 use crate::operation::parent_of;
-use crate::{csr, rollout};
-use bedplate_rules::operation::is_finished;
-use bedplate_rules::selection::was_granted;
+use crate::rollout::{MachineFacts, NodeFacts};
 
 /// The ends of the stores that watches write to.
+#[derive(Default)]
 pub struct Writers {
     configurations: Writer<MachineConfiguration>,
     versions: Writer<MachineConfigurationVersion>,
@@ -43,31 +43,15 @@ pub struct Writers {
 
 /// Empty stores.
 pub fn stores() -> (Stores, Writers) {
-    let (configurations, configuration_writer) = reflector::store();
-    let (versions, version_writer) = reflector::store();
-    let (machines, machine_writer) = reflector::store();
-    let (nodes, node_writer) = reflector::store();
-    let (requests, request_writer) = reflector::store();
-    let (operations, operation_writer) = reflector::store();
-    let (claims, claim_writer) = reflector::store();
-    let writers = Writers {
-        configurations: configuration_writer,
-        versions: version_writer,
-        machines: machine_writer,
-        nodes: node_writer,
-        requests: request_writer,
-        operations: operation_writer,
-        claims: claim_writer,
-    };
-    let (open, index, whose, heard, waits) = Default::default();
+    let (writers, (open, index, whose, heard, waits)) = (Writers::default(), Default::default());
     let stores = Stores {
-        machines,
-        configurations,
-        versions,
-        nodes,
-        requests,
-        operations,
-        claims,
+        configurations: writers.configurations.as_reader(),
+        versions: writers.versions.as_reader(),
+        machines: writers.machines.as_reader(),
+        nodes: writers.nodes.as_reader(),
+        requests: writers.requests.as_reader(),
+        operations: writers.operations.as_reader(),
+        claims: writers.claims.as_reader(),
         open,
         index,
         whose,
@@ -77,134 +61,109 @@ pub fn stores() -> (Stores, Writers) {
     (stores, writers)
 }
 
-/// The watches by their names; none ends by itself.
-pub fn tasks(
+/// Spawns the watches.
+pub fn spawn(
     client: &Client,
     writers: Writers,
     stores: &Stores,
     queues: &Queues,
-    counters: &Counters,
-    liveness: &Liveness,
-) -> [(&'static str, BoxFuture<'static, ()>); 7] {
-    macro_rules! follow {
+    (counters, loops): (&Counters, &Loops<'_>),
+) {
+    macro_rules! watch {
         ($name:literal, $kind:literal, $writer:ident, $prune:path, $follow:path) => {{
-            let (config, counters) = (watcher::Config::default(), counters.clone());
-            let seen = watch(client, ($kind, Api::all), config, writers.$writer, $prune, counters);
-            let (queues, stores, pulse) =
-                (queues.clone(), stores.clone(), liveness.part($name, WATCH_PATIENCE));
-            let task: BoxFuture<'static, ()> =
-                Box::pin(follow(seen, pulse, move |seen| $follow(seen, queues, stores)));
-            ($name, task)
+            let (queues, stores) = (queues.clone(), stores.clone());
+            let follower = move |seen| $follow(seen, queues, stores);
+            loops.watch(($name, $kind), (client, Api::all), (writers.$writer, $prune), counters, follower);
         }};
     }
-    [
-        follow!(
-            "watch configurations",
-            "MachineConfiguration",
-            configurations,
-            prune::bare,
-            follow_configurations
-        ),
-        follow!("watch versions", "MachineConfigurationVersion", versions, prune::bare, follow_versions),
-        follow!("watch machines", "Machine", machines, prune::machine, follow_machines),
-        follow!("watch nodes", "Node", nodes, prune::node, follow_nodes),
-        // A field selector names one signer, and kubelets have two.
-        follow!("watch requests", "CertificateSigningRequest", requests, prune::request, follow_requests),
-        follow!("watch operations", "MachineOperation", operations, prune::bare, follow_operations),
-        follow!("watch claims", "MachineClaim", claims, prune::bare, follow_claims),
-    ]
+    watch!("watch configurations", "MachineConfiguration", configurations, bare, follow_configurations);
+    watch!("watch versions", "MachineConfigurationVersion", versions, bare, follow_versions);
+    watch!("watch machines", "Machine", machines, prune::machine, follow_machines);
+    watch!("watch nodes", "Node", nodes, prune::node, follow_nodes);
+    // A field selector names one signer, and kubelets have two.
+    watch!("watch requests", "CertificateSigningRequest", requests, prune::request, follow_requests);
+    watch!("watch operations", "MachineOperation", operations, bare, follow_operations);
+    watch!("watch claims", "MachineClaim", claims, bare, follow_claims);
 }
 
 async fn follow_configurations(mut seen: Changes<MachineConfiguration>, queues: Queues, stores: Stores) {
     // Fields that users write matter to the version and to Machines, its finalizers only to the version. This
     // controller writes its status.
-    let mut known = BTreeMap::new();
-    while let Some(event) = seen.next().await {
-        let (Seen::There(object) | Seen::Gone(object)) = &event;
-        let (name, is_there) = (object.name_any(), matches!(event, Seen::There(_)));
-        stores.index_mut().configuration(&name, is_there.then(|| object.clone()));
+    let written = |object: &MachineConfiguration| {
         let meta = &object.metadata;
-        let deletion = meta.deletion_timestamp.clone();
-        let written = is_there.then(|| (meta.uid.clone(), meta.generation, deletion, makes_versions(object)));
-        let held = meta.finalizers.clone();
-        let before = known.insert(name.clone(), (written.clone(), held.clone()));
-        if before != Some((written.clone(), held)) {
-            queues.configuration(&name).await;
-            queues.leaving_of(&name, &stores).await;
-        } else {
+        (meta.uid.clone(), meta.generation, meta.deletion_timestamp.clone(), makes_versions(object))
+    };
+    let mut facts = Facts::default();
+    while let Some(event) = seen.next().await {
+        let name = event.object().name_any();
+        stores.index_mut().configuration(&name, event.there().cloned());
+        let change = facts.change(&event, |object| (written(object), object.metadata.finalizers.clone()));
+        let Some((before, after)) = change else {
             queues.configuration_later(&name).await;
-        }
-        if before.is_none_or(|(before, _)| before != written) {
+            continue;
+        };
+        queues.configuration(&name).await;
+        queues.leaving_of(&name, &stores).await;
+        if before.map(|(written, _)| written) != after.map(|(written, _)| written) {
             queues.dependents_of(&name, &stores).await;
             queues.rollout(&name).await;
-        }
-        if !is_there {
-            known.remove(&name);
         }
     }
 }
 
 async fn follow_versions(mut seen: Changes<MachineConfigurationVersion>, queues: Queues, stores: Stores) {
-    let mut weights = BTreeMap::new();
+    let mut facts = Facts::default();
     while let Some(event) = seen.next().await {
-        let (Seen::There(object) | Seen::Gone(object)) = &event;
-        let (name, is_there) = (object.name_any(), matches!(event, Seen::There(_)));
+        let (object, there) = (event.object(), event.there());
         let configuration = &object.spec.configuration_name;
-        stores.index_mut().version(configuration, &name, is_there.then(|| object.clone()));
-        if is_there {
-            queues.version(object).await;
+        stores.index_mut().version(configuration, &object.name_any(), there.cloned());
+        if let Some(version) = there {
+            queues.version(version).await;
         }
-        let weight = is_there.then(|| weighs(object));
-        if weights.insert(name.clone(), weight.clone()) != Some(weight) {
-            if is_there {
-                queues.image(object).await;
-            }
-            queues.configuration(configuration).await;
-            queues.dependents_of(configuration, &stores).await;
-            queues.rollout(configuration).await;
-        } else {
+        if !facts.changes(&event, weigh) {
             queues.configuration_later(configuration).await;
+            continue;
         }
-        if !is_there {
-            weights.remove(&name);
+        if let Some(version) = there {
+            queues.image(version).await;
         }
+        queues.configuration(configuration).await;
+        queues.dependents_of(configuration, &stores).await;
+        queues.rollout(configuration).await;
     }
 }
 
 async fn follow_machines(mut seen: Changes<Machine>, queues: Queues, stores: Stores) {
-    // Properties of each Machine that its operations depend on.
-    let mut hosts = BTreeMap::new();
-    let mut turns = rollout::Weights::default();
+    // Facts of each Machine that its operations depend on.
+    let mut hosts = Facts::default();
+    let mut turns = Facts::default();
     while let Some(event) = seen.next().await {
-        let (Seen::There(object) | Seen::Gone(object)) = &event;
-        let (name, is_there) = (object.name_any(), matches!(event, Seen::There(_)));
-        let host = is_there.then(|| (object.spec.paused, object.spec.site.clone()));
-        let before = match &host {
-            Some(host) => hosts.insert(name.clone(), host.clone()),
-            None => hosts.remove(&name),
-        };
-        if before != host {
+        let name = event.object().name_any();
+        if hosts.changes(&event, |machine| (machine.spec.paused, machine.spec.site.clone())) {
             queues.operations_of(&name, &stores).await;
         }
         // Applied before the Machine is enqueued.
-        match is_there {
-            true => {
-                stores.heard.put(object, Timestamp::now());
-                stores.waits.put(object);
+        match event.there() {
+            Some(machine) => {
+                stores.heard.put(machine, Timestamp::now());
+                stores.waits.put(machine);
             }
-            false => {
+            None => {
                 stores.heard.remove(&name);
                 stores.waits.remove(&name);
             }
         }
-        let touched = stores.index_mut().machine(&name, is_there.then(|| object.clone()));
-        if is_there {
+        let touched = stores.index_mut().machine(&name, event.there().cloned());
+        if let Some(machine) = event.there() {
             queues.machine(&name).await;
-            queues.departure(object).await;
+            queues.departure(machine).await;
         }
-        for configuration in turns.touched(&name, is_there.then_some(&**object)) {
-            queues.rollout(&configuration).await;
-            queues.configuration_later(&configuration).await;
+        if let Some((before, after)) = turns.change(&event, MachineFacts::of) {
+            let both = before.iter().chain(&after).filter_map(MachineFacts::configuration);
+            for configuration in both.collect::<BTreeSet<_>>() {
+                queues.rollout(configuration).await;
+                queues.configuration_later(configuration).await;
+            }
         }
         for configuration in touched {
             queues.configuration_later(&configuration).await;
@@ -215,11 +174,10 @@ async fn follow_machines(mut seen: Changes<Machine>, queues: Queues, stores: Sto
 
 async fn follow_nodes(mut seen: Changes<Node>, queues: Queues, stores: Stores) {
     // A kubelet writes its Node's status every few minutes, and ten thousand of them all the time.
-    let mut weights = rollout::NodeWeights::default();
+    let mut facts = Facts::default();
     while let Some(event) = seen.next().await {
-        let (Seen::There(object) | Seen::Gone(object)) = &event;
-        let (name, is_there) = (object.name_any(), matches!(event, Seen::There(_)));
-        if weights.is_other(&name, is_there.then_some(&**object)) {
+        if facts.changes(&event, NodeFacts::of) {
+            let name = event.object().name_any();
             queues.machine(&name).await;
             queues.dependents_of_node(&name, &stores).await;
         }
@@ -228,8 +186,8 @@ async fn follow_nodes(mut seen: Changes<Node>, queues: Queues, stores: Stores) {
 
 async fn follow_operations(mut seen: Changes<MachineOperation>, queues: Queues, stores: Stores) {
     while let Some(event) = seen.next().await {
-        let (Seen::There(object) | Seen::Gone(object)) = &event;
-        if matches!(event, Seen::There(_)) {
+        let object = event.object();
+        if event.there().is_some() {
             stores.whose.put(object, Timestamp::now());
             queues.operation(&object.name_any()).await;
             // Others of its Machine have waited for its end.
@@ -247,35 +205,31 @@ async fn follow_operations(mut seen: Changes<MachineOperation>, queues: Queues, 
 
 async fn follow_claims(mut seen: Changes<MachineClaim>, queues: Queues, _: Stores) {
     // Creation, grant, deletion and removal of a claim decide. Its spec cannot change, and the rest of its status is for others.
-    let mut known = BTreeMap::new();
+    let mut facts = Facts::default();
     while let Some(event) = seen.next().await {
-        let (Seen::There(object) | Seen::Gone(object)) = &event;
-        let (name, is_there) = (object.name_any(), matches!(event, Seen::There(_)));
-        let meta = &object.metadata;
-        let weight =
-            is_there.then(|| (meta.uid.clone(), meta.deletion_timestamp.is_some(), was_granted(object)));
-        if known.insert(name.clone(), weight.clone()) != Some(weight) {
-            queues.machine(&name).await;
-        }
-        if !is_there {
-            known.remove(&name);
+        let decisive = |claim: &MachineClaim| {
+            let meta = &claim.metadata;
+            (meta.uid.clone(), meta.deletion_timestamp.is_some(), was_granted(claim))
+        };
+        if facts.changes(&event, decisive) {
+            queues.machine(&event.object().name_any()).await;
         }
     }
 }
 
 async fn follow_requests(mut seen: Changes<CertificateSigningRequest>, queues: Queues, stores: Stores) {
     while let Some(event) = seen.next().await {
-        let (Seen::There(object) | Seen::Gone(object)) = &event;
+        let object = event.object();
         if !csr::is_for_a_kubelet(object) {
             continue;
         }
-        let (name, is_there) = (object.name_any(), matches!(event, Seen::There(_)));
+        let name = object.name_any();
         // Before it is reconciled.
-        let next = match is_there && csr::is_open(object) {
-            true => stores.open().put(object),
-            false => stores.open().remove(&name),
+        let next = match event.there().filter(|request| csr::is_open(request)) {
+            Some(request) => stores.open().put(request),
+            None => stores.open().remove(&name),
         };
-        if is_there {
+        if event.there().is_some() {
             queues.request(&name).await;
         }
         // An older one of the same user takes its place.
@@ -287,6 +241,8 @@ async fn follow_requests(mut seen: Changes<CertificateSigningRequest>, queues: Q
 
 #[cfg(test)]
 mod tests {
+    use bedplate_engine::later::Later;
+    use bedplate_engine::store::Seen;
     use serde_json::{Value, json};
 
     use super::*;
@@ -314,7 +270,7 @@ mod tests {
             images: Queue::new(Kind::Image, &counters).0,
             rollouts: Queue::new(Kind::Rollout, &counters).0,
             departures: Queue::new(Kind::Deletion, &counters).0,
-            later: crate::enqueue::later().0,
+            later: Later::channel().0,
         };
         let approved = json!({ "conditions": [{ "type": "Approved", "status": "True" }] });
         let open = (0..6).map(|number| Seen::There(request(number, &json!({})).into()));

@@ -12,20 +12,25 @@ use std::sync::Arc;
 use bedplate_api::configuration::{MachineConfiguration, MachineCounts};
 use bedplate_api::machine::Machine;
 use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_engine::Facts;
+use bedplate_engine::later::Later;
+use bedplate_engine::store::Seen;
 use bedplate_process::lease::Tenure;
 use bedplate_reconciler::cache::index::Index;
 use bedplate_reconciler::configuration::{self, plan};
-use bedplate_reconciler::enqueue::{Queue, Queues, later};
+use bedplate_reconciler::enqueue::{Queue, Queues};
 use bedplate_reconciler::metrics::{Counters, Kind};
-use bedplate_reconciler::rollout::{Clocks, NodeWeights, Wait};
+use bedplate_reconciler::rollout::{Clocks, NodeFacts, Wait};
 use bedplate_rules::claim::is_claimed;
 use bedplate_rules::selection::{Again, Choice, References, Write, choose, plan_versions};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use kube::runtime::reflector::ObjectRef;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::sync::mpsc::Receiver;
 
 const CONFIGURATIONS: u32 = 3;
 const MACHINES: u32 = 6;
@@ -111,7 +116,7 @@ impl<'a> Oracle<'a> {
 struct World {
     all: All,
     index: Index,
-    weights: NodeWeights,
+    facts: Facts<Node, NodeFacts>,
     random: StdRng,
     /// Counts of each configuration at its last reconcile.
     counted: BTreeMap<String, MachineCounts>,
@@ -132,8 +137,8 @@ fn template(content: u32) -> Value {
 impl World {
     fn new(seed: u64) -> Self {
         let random = StdRng::seed_from_u64(seed);
-        let (all, index, weights, counted, touched) = Default::default();
-        Self { all, index, weights, random, counted, touched }
+        let (all, index, facts, counted, touched) = Default::default();
+        Self { all, index, facts, random, counted, touched }
     }
 
     fn chance(&mut self, one_in: u32) -> bool {
@@ -215,7 +220,9 @@ impl World {
             Arc::new(serde_json::from_value::<Node>(node(&name, provider_id, ready)).unwrap())
         });
         // As `trigger::Queues::dependents_of_node` has it.
-        if self.weights.is_other(&name, after.as_deref()) {
+        let gone = self.all.nodes.get(&name).cloned().map(Seen::Gone);
+        let event = after.clone().map(Seen::There).or(gone);
+        if event.is_some_and(|event| self.facts.changes(&event, NodeFacts::of)) {
             let status = self.all.machines.get(&name).and_then(|machine| machine.status.as_ref());
             self.touched.extend(status.and_then(|status| Some(status.selected.as_ref()?.name.clone())));
         }
@@ -322,9 +329,9 @@ fn index_equals_a_full_computation_in_any_history() {
 }
 
 /// Queues that no worker empties, except that of configurations to reconcile later.
-fn queues() -> (Queues, tokio::sync::mpsc::Receiver<String>) {
+fn queues() -> (Queues, Receiver<ObjectRef<MachineConfiguration>>) {
     let counters = Counters::default();
-    let (later, touched) = later();
+    let (later, touched) = Later::channel();
     let queues = Queues {
         configurations: Queue::new(Kind::Configuration, &counters).0,
         versions: Queue::new(Kind::Version, &counters).0,
@@ -343,7 +350,7 @@ fn queues() -> (Queues, tokio::sync::mpsc::Receiver<String>) {
 async fn c4_node_counts_whatever_its_agent_reports_and_again_when_it_changes() {
     const STATUS: &str = "PATCH /machineconfigurations/w/status";
     let (queues, mut touched) = queues();
-    let mut weights = NodeWeights::default();
+    let mut facts = Facts::default();
     let is = |type_: &str| json!({ "type": type_, "status": "True", "reason": "Done", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
     let machine = server::machine(&json!({ "conditions": [is("Enrolled"), is("NodeReady")],
         "selected": { "name": "w", "version": 1, "source": "Reference" },
@@ -366,10 +373,10 @@ async fn c4_node_counts_whatever_its_agent_reports_and_again_when_it_changes() {
             false => (200, server::configuration(1, &json!({}))),
         });
         // As `follow` does for each change of a Node.
-        let given: Node = serde_json::from_value(node).unwrap();
-        assert_eq!(weights.is_other("a", Some(&given)), is_other, "{ready}");
+        let given = Seen::There(Arc::new(serde_json::from_value::<Node>(node).unwrap()));
+        assert_eq!(facts.changes(&given, NodeFacts::of), is_other, "{ready}");
         queues.dependents_of_node("a", &world.stores).await;
-        assert_eq!(touched.try_recv().ok().as_deref(), Some("w"), "{ready}");
+        assert_eq!(touched.try_recv().ok(), Some(ObjectRef::new("w")), "{ready}");
         let configuration = Arc::new(server::object(&configuration));
         configuration::reconcile(configuration, world).await.unwrap();
         let counts = server::body(&server.asked(), STATUS)["status"]["machines"].clone();

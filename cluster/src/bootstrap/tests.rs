@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Parser;
 use kube::client::Body;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 

@@ -2,34 +2,29 @@
 //!
 //! Not here: what a change means. Spawned by [`begin`](super::begin).
 
-use std::collections::HashMap;
-use std::hash::Hash;
 use std::sync::Arc;
 
 use bedplate_api::cluster::full::{Cluster, Machine};
 use bedplate_api::cluster::kubeadm::{GROUP, KubeadmConfig};
-use bedplate_engine::Queue;
-use bedplate_engine::pulse::{Changes, WATCH_PATIENCE, follow};
-use bedplate_engine::store::{Seen, watch};
-use bedplate_process::liveness::Liveness;
+use bedplate_engine::pulse::Changes;
+use bedplate_engine::store::Seen;
+use bedplate_engine::{Facts, Loops, Queue};
 use futures::StreamExt;
-use futures::future::BoxFuture;
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
-use kube::runtime::reflector::{self, ObjectRef};
-use kube::runtime::watcher;
-use kube::{Client, Resource, ResourceExt};
+use kube::{Client, ResourceExt};
 
 use super::config::plan::is_initialized;
 use super::context::{Stores, World};
-use crate::metrics::{Counters, Kind};
+use crate::metrics::Kind;
 use crate::owner::{has_paused_annotation, is_control_plane};
-use crate::scope::Scope;
 use crate::watch::{bare, in_scope};
 
 /// The queue of KubeadmConfigs.
 pub type Configs = Queue<KubeadmConfig, Kind>;
 
 /// The ends of the stores that watches write to.
+#[derive(Default)]
 pub struct Writers {
     configs: Writer<KubeadmConfig>,
     machines: Writer<Machine>,
@@ -38,61 +33,27 @@ pub struct Writers {
 
 /// Makes empty stores.
 pub fn stores() -> (Stores, Writers) {
-    let (configs, config_writer) = reflector::store();
-    let (machines, machine_writer) = reflector::store();
-    let (clusters, cluster_writer) = reflector::store();
-    let writers = Writers { configs: config_writer, machines: machine_writer, clusters: cluster_writer };
-    (Stores { configs, machines, clusters }, writers)
+    let writers = Writers::default();
+    let stores = Stores {
+        configs: writers.configs.as_reader(),
+        machines: writers.machines.as_reader(),
+        clusters: writers.clusters.as_reader(),
+    };
+    (stores, writers)
 }
 
-/// Returns the watches by their names. None of them ends by itself. `world`: a Cluster that is gone is forgotten in it.
-pub fn tasks(
-    client: &Client,
-    (world, writers): (&Arc<World>, Writers),
-    queue: &Configs,
-    (scope, counters, liveness): (&Scope, &Counters, &Liveness),
-) -> [(&'static str, BoxFuture<'static, ()>); 3] {
-    macro_rules! follow {
-        ($name:literal, $kind:ty, $word:literal, $writer:ident, $follow:path) => {{
-            let (config, counters) = (watcher::Config::default(), counters.clone());
-            let seen =
-                watch(client, ($word, in_scope::<$kind>(scope)), config, writers.$writer, bare, counters);
-            let (queue, world, pulse) =
-                (queue.clone(), Arc::clone(world), liveness.part($name, WATCH_PATIENCE));
-            let task: BoxFuture<'static, ()> =
-                Box::pin(follow(seen, pulse, move |seen| $follow(seen, queue, world)));
-            ($name, task)
+/// Spawns the watches. `world`: a Cluster that is gone is forgotten in it.
+pub fn spawn(client: &Client, (world, writers): (&Arc<World>, Writers), queue: &Configs, loops: &Loops<'_>) {
+    macro_rules! watch {
+        ($name:literal, $kind:literal, $writer:ident, $follow:path) => {{
+            let (api, queue, of) = (in_scope(&world.scope), queue.clone(), Arc::clone(world));
+            let follower = move |seen| $follow(seen, queue, of);
+            loops.watch(($name, $kind), (client, api), (writers.$writer, bare), &world.counters, follower);
         }};
     }
-    [
-        follow!("watch KubeadmConfigs", KubeadmConfig, "KubeadmConfig", configs, follow_configs),
-        follow!("watch Machines", Machine, "Machine", machines, follow_machines),
-        follow!("watch Clusters", Cluster, "Cluster", clusters, follow_clusters),
-    ]
-}
-
-/// Fields of objects that decide about KubeadmConfigs. Objects change far more often than these.
-struct Known<K: reflector::Lookup, W>(HashMap<ObjectRef<K>, W>)
-where
-    K::DynamicType: Hash + Eq;
-
-impl<K: Resource<DynamicType = ()> + reflector::Lookup<DynamicType = ()> + Clone, W: PartialEq> Known<K, W> {
-    /// Returns true if a change concerns one of the fields.
-    fn changes(&mut self, event: &Seen<K>, weigh: impl Fn(&K) -> W) -> bool {
-        match event {
-            Seen::There(object) => {
-                let weight = weigh(object);
-                let key = ObjectRef::from_obj(&**object);
-                let is_same = self.0.get(&key) == Some(&weight);
-                self.0.insert(key, weight);
-                !is_same
-            }
-            Seen::Gone(object) => {
-                self.0.remove(&ObjectRef::from_obj(&**object));
-                true
-            }
-        }
-    }
+    watch!("watch KubeadmConfigs", "KubeadmConfig", configs, follow_configs);
+    watch!("watch Machines", "Machine", machines, follow_machines);
+    watch!("watch Clusters", "Cluster", clusters, follow_clusters);
 }
 
 async fn follow_configs(mut seen: Changes<KubeadmConfig>, queue: Configs, _: Arc<World>) {
@@ -103,13 +64,13 @@ async fn follow_configs(mut seen: Changes<KubeadmConfig>, queue: Configs, _: Arc
 }
 
 async fn follow_machines(mut seen: Changes<Machine>, queue: Configs, world: Arc<World>) {
-    let mut known = Known(HashMap::new());
+    let mut facts = Facts::default();
     let weigh = |machine: &Machine| {
         let has_node = machine.status.as_ref().is_some_and(|status| status.node_ref.is_some());
         (machine.metadata.uid.clone(), machine.metadata.generation, is_control_plane(machine), has_node)
     };
     while let Some(event) = seen.next().await {
-        if !known.changes(&event, weigh) {
+        if !facts.changes(&event, weigh) {
             continue;
         }
         let (Seen::There(machine) | Seen::Gone(machine)) = &event;
@@ -125,7 +86,7 @@ async fn follow_machines(mut seen: Changes<Machine>, queue: Configs, world: Arc<
 }
 
 async fn follow_clusters(mut seen: Changes<Cluster>, queue: Configs, world: Arc<World>) {
-    let mut known = Known(HashMap::new());
+    let mut facts = Facts::default();
     let weigh = |cluster: &Cluster| {
         let provisioned = cluster.status.as_ref().and_then(|status| status.initialization.as_ref());
         let provisioned = provisioned.and_then(|one| one.infrastructure_provisioned);
@@ -136,7 +97,7 @@ async fn follow_clusters(mut seen: Changes<Cluster>, queue: Configs, world: Arc<
         if let Seen::Gone(cluster) = &event {
             world.tokens.forget(cluster);
         }
-        if known.changes(&event, weigh) {
+        if facts.changes(&event, weigh) {
             let (Seen::There(cluster) | Seen::Gone(cluster)) = event;
             let namespace = cluster.namespace().unwrap_or_default();
             queue_cluster(&queue, &world.stores, &namespace, &cluster.name_any()).await;

@@ -2,7 +2,6 @@
 //!
 //! Not here: the watches of named kinds, which the engine has. [`named_changed`] handles their changes.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use bedplate_api::cluster::contract::Referenced;
@@ -10,16 +9,14 @@ use bedplate_api::cluster::full::cluster::ClusterInitialization;
 use bedplate_api::cluster::full::set::MachineTemplate;
 use bedplate_api::cluster::full::{Cluster, Machine, MachineDeployment, MachineHealthCheck, MachineSet};
 use bedplate_api::cluster::part::{Reference, annotation};
-use bedplate_engine::Queue;
-use bedplate_engine::pulse::{Changes, WATCH_PATIENCE, follow};
-use bedplate_engine::store::{Seen, watch};
+use bedplate_engine::later::Later;
+use bedplate_engine::pulse::Changes;
+use bedplate_engine::store::Seen;
 use bedplate_engine::watches::{Change, GroupKind, User, Watches};
-use bedplate_process::liveness::Liveness;
+use bedplate_engine::{Facts, Loops, Queue};
 use futures::StreamExt;
-use futures::future::BoxFuture;
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
-use kube::runtime::reflector::{self, ObjectRef};
-use kube::runtime::watcher;
 use kube::{Client, Resource, ResourceExt};
 
 use super::concerned::{
@@ -28,11 +25,9 @@ use super::concerned::{
 };
 use super::context::{Stores, World};
 use super::deployment;
-use super::later::Later;
 use super::object::controller;
 use super::reference::owners;
-use crate::metrics::{Counters, Kind};
-use crate::scope::Scope;
+use crate::metrics::Kind;
 use crate::watch::{bare, in_scope};
 
 /// The queues. Clones share them.
@@ -55,6 +50,7 @@ pub struct Queues {
 }
 
 /// The ends of the stores that watches write to.
+#[derive(Default)]
 pub struct Writers {
     pub(super) clusters: Writer<Cluster>,
     pub(super) deployments: Writer<MachineDeployment>,
@@ -65,77 +61,47 @@ pub struct Writers {
 
 /// Makes empty stores.
 pub fn stores() -> (Stores, Writers) {
-    let (clusters, cluster_writer) = reflector::store();
-    let (deployments, deployment_writer) = reflector::store();
-    let (sets, set_writer) = reflector::store();
-    let (machines, machine_writer) = reflector::store();
-    let (checks, check_writer) = reflector::store();
-    let writers = Writers {
-        clusters: cluster_writer,
-        deployments: deployment_writer,
-        sets: set_writer,
-        machines: machine_writer,
-        checks: check_writer,
+    let writers = Writers::default();
+    let stores = Stores {
+        clusters: writers.clusters.as_reader(),
+        deployments: writers.deployments.as_reader(),
+        sets: writers.sets.as_reader(),
+        machines: writers.machines.as_reader(),
+        checks: writers.checks.as_reader(),
     };
-    (Stores { clusters, deployments, sets, machines, checks }, writers)
+    (stores, writers)
 }
 
-/// Returns the watches by their names. None of them ends by itself. `world`: an object that is gone is forgotten in it.
-pub fn tasks(
-    client: &Client,
-    (world, writers): (&Arc<World>, Writers),
-    queues: &Queues,
-    (scope, counters, liveness): (&Scope, &Counters, &Liveness),
-) -> [(&'static str, BoxFuture<'static, ()>); 5] {
-    macro_rules! follow {
-        ($name:literal, $kind:ty, $word:literal, $writer:ident, $follow:expr) => {{
-            let (config, counters) = (watcher::Config::default(), counters.clone());
-            let seen =
-                watch(client, ($word, in_scope::<$kind>(scope)), config, writers.$writer, bare, counters);
-            let pulse = liveness.part($name, WATCH_PATIENCE);
-            let task: BoxFuture<'static, ()> = Box::pin(follow(seen, pulse, $follow));
-            ($name, task)
+/// Spawns the watches. `world`: an object that is gone is forgotten in it.
+pub fn spawn(client: &Client, (world, writers): (&Arc<World>, Writers), queues: &Queues, loops: &Loops<'_>) {
+    macro_rules! watch {
+        ($name:literal, $kind:literal, $writer:ident, $follow:path) => {{
+            let (api, of) = (in_scope(&world.scope), (queues.clone(), Arc::clone(world)));
+            let follower = move |seen| $follow(seen, of);
+            loops.watch(($name, $kind), (client, api), (writers.$writer, bare), &world.counters, follower);
         }};
     }
-    let of = || (queues.clone(), Arc::clone(world));
-    let (clusters, deployments, sets, machines, checks) = (of(), of(), of(), of(), of());
-    [
-        follow!("watch Clusters", Cluster, "Cluster", clusters, move |seen| follow_clusters(seen, clusters)),
-        follow!(
-            "watch MachineDeployments",
-            MachineDeployment,
-            "MachineDeployment",
-            deployments,
-            move |seen| follow_deployments(seen, deployments)
-        ),
-        follow!("watch MachineSets", MachineSet, "MachineSet", sets, move |seen| follow_sets(seen, sets)),
-        follow!("watch Machines", Machine, "Machine", machines, move |seen| follow_machines(seen, machines)),
-        follow!("watch MachineHealthChecks", MachineHealthCheck, "MachineHealthCheck", checks, move |seen| {
-            follow_checks(seen, checks)
-        }),
-    ]
+    watch!("watch Clusters", "Cluster", clusters, follow_clusters);
+    watch!("watch MachineDeployments", "MachineDeployment", deployments, follow_deployments);
+    watch!("watch MachineSets", "MachineSet", sets, follow_sets);
+    watch!("watch Machines", "Machine", machines, follow_machines);
+    watch!("watch MachineHealthChecks", "MachineHealthCheck", checks, follow_checks);
 }
 
 /// Queues each Cluster, and the objects that depend on its state.
 async fn follow_clusters(mut seen: Changes<Cluster>, (queues, world): (Queues, Arc<World>)) {
     let stores = &world.stores;
-    let mut known: HashMap<ObjectRef<Cluster>, Facts> = HashMap::new();
+    let mut facts = Facts::default();
     while let Some(event) = seen.next().await {
-        let is_changed = match &event {
-            Seen::There(object) => {
-                if !world.scope.includes(object.labels()) {
-                    world.workloads.forget(object);
-                }
-                let facts = facts(object);
-                known.insert(ObjectRef::from_obj(&**object), facts.clone()) != Some(facts)
-            }
+        let is_changed = facts.changes(&event, facts_of);
+        match &event {
+            Seen::There(object) if world.scope.includes(object.labels()) => {}
+            Seen::There(object) => world.workloads.forget(object),
             Seen::Gone(object) => {
-                known.remove(&ObjectRef::from_obj(&**object));
                 world.watches.release(&User::of(&**object));
                 world.workloads.forget(object);
-                true
             }
-        };
+        }
         let (Seen::There(cluster) | Seen::Gone(cluster)) = event;
         queues.clusters.put(ObjectRef::from_obj(&*cluster)).await;
         // Each change of a Machine changes the status of its Cluster, which must not queue all other Machines.
@@ -150,7 +116,7 @@ async fn follow_clusters(mut seen: Changes<Cluster>, (queues, world): (Queues, A
 
 /// Facts of a Cluster that decide about its Machines.
 #[derive(Debug, Clone, PartialEq)]
-struct Facts {
+struct ClusterFacts {
     uid: Option<String>,
     generation: Option<i64>,
     is_deleting: bool,
@@ -158,10 +124,10 @@ struct Facts {
     is_initialized: [bool; 2],
 }
 
-fn facts(cluster: &Cluster) -> Facts {
+fn facts_of(cluster: &Cluster) -> ClusterFacts {
     let latches = cluster.status.as_ref().and_then(|status| status.initialization.as_ref());
     let is_set = |of: fn(&ClusterInitialization) -> Option<bool>| latches.and_then(of) == Some(true);
-    Facts {
+    ClusterFacts {
         uid: cluster.metadata.uid.clone(),
         generation: cluster.metadata.generation,
         is_deleting: cluster.metadata.deletion_timestamp.is_some(),
@@ -174,9 +140,9 @@ fn facts(cluster: &Cluster) -> Facts {
 
 /// Queues each MachineDeployment, and its Machines if they may be up to date no more.
 async fn follow_deployments(mut seen: Changes<MachineDeployment>, (queues, world): (Queues, Arc<World>)) {
-    let mut known = Known::default();
+    let mut facts = Facts::default();
     while let Some(event) = seen.next().await {
-        let is_changed = known.is_changed(&event, of_deployment);
+        let is_changed = facts.changes(&event, of_deployment);
         let (Seen::There(deployment) | Seen::Gone(deployment)) = event;
         queues.clusters_later.put(cluster_of(&*deployment, &deployment.spec.cluster_name)).await;
         queues.deployments.put(ObjectRef::from_obj(&*deployment)).await;
@@ -187,12 +153,12 @@ async fn follow_deployments(mut seen: Changes<MachineDeployment>, (queues, world
 }
 
 async fn follow_sets(mut seen: Changes<MachineSet>, (queues, world): (Queues, Arc<World>)) {
-    let mut known = Known::default();
+    let mut facts = Facts::default();
     while let Some(event) = seen.next().await {
         if let Seen::Gone(object) = &event {
             world.watches.release(&User::of(&**object));
         }
-        let is_changed = known.is_changed(&event, |set| template_of(&set.spec.template, set));
+        let is_changed = facts.changes(&event, |set| template_of(&set.spec.template, set));
         let (Seen::There(set) | Seen::Gone(set)) = event;
         if is_changed {
             put_all(&queues.machines, machines_of_sets(&[&set], &world.stores)).await;
@@ -200,28 +166,6 @@ async fn follow_sets(mut seen: Changes<MachineSet>, (queues, world): (Queues, Ar
         queues.clusters_later.put(cluster_of(&*set, &set.spec.cluster_name)).await;
         queues.sets.put(ObjectRef::from_obj(&*set)).await;
         put_all(&queues.deployments, deployments_of_set(&set, &world.stores)).await;
-    }
-}
-
-/// Facts of objects, by which a watch tells if a change concerns others.
-struct Known<K: Resource<DynamicType = ()>>(HashMap<ObjectRef<K>, String>);
-
-impl<K: Resource<DynamicType = ()>> Default for Known<K> {
-    fn default() -> Self {
-        Self(HashMap::new())
-    }
-}
-
-impl<K: Resource<DynamicType = ()> + Clone> Known<K> {
-    /// Returns true if the facts have changed.
-    fn is_changed(&mut self, event: &Seen<K>, facts: impl FnOnce(&K) -> String) -> bool {
-        match event {
-            Seen::There(object) => {
-                let facts = facts(object);
-                self.0.insert(ObjectRef::from_obj(&**object), facts.clone()) != Some(facts)
-            }
-            Seen::Gone(object) => self.0.remove(&ObjectRef::from_obj(&**object)).is_some(),
-        }
     }
 }
 

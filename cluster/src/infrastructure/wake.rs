@@ -1,5 +1,5 @@
 //! Wakes the claimants that wait for a host, once for a burst of hosts that come free or are heard again. The watches note such a host; the
-//! task that [`tasks`](super::watch::tasks) returns wakes.
+//! task that [`spawn`](super::watch::spawn) spawns wakes.
 
 use std::time::Duration;
 

@@ -11,27 +11,22 @@ use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{AgentStatus, Machine};
 use bedplate_claim::is_free;
-use bedplate_engine::Queue;
-use bedplate_engine::life::beating;
-use bedplate_engine::pulse::{Changes, WATCH_PATIENCE, follow};
-use bedplate_engine::store::{Seen, watch};
-use bedplate_process::liveness::{Liveness, SILENCE_TIMEOUT};
+use bedplate_engine::pulse::Changes;
+use bedplate_engine::store::Seen;
+use bedplate_engine::{Loops, Queue};
 use bedplate_rules::claim::eligible::is_recent;
 use futures::StreamExt;
-use futures::future::BoxFuture;
 use jiff::Timestamp;
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
-use kube::runtime::reflector::{self, ObjectRef};
-use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 
-use super::context::Stores;
+use super::context::{Stores, World};
 use super::decisive;
 use super::prune::prune_host;
 use super::wake::{Wake, wake};
-use crate::metrics::{Counters, Kind};
+use crate::metrics::Kind;
 use crate::owner::cluster_name;
-use crate::scope::Scope;
 use crate::watch::{bare, in_scope};
 
 /// The queues. Clones share them.
@@ -50,6 +45,7 @@ pub struct Queues {
 }
 
 /// The ends of the stores that watches write to.
+#[derive(Default)]
 pub struct Writers {
     infrastructures: Writer<BedplateCluster>,
     machines: Writer<BedplateMachine>,
@@ -63,98 +59,55 @@ pub struct Writers {
 
 /// Makes empty stores.
 pub fn stores() -> (Stores, Writers) {
-    let (infrastructures, infrastructure_writer) = reflector::store();
-    let (machines, machine_writer) = reflector::store();
-    let (clusters, cluster_writer) = reflector::store();
-    let (owners, owner_writer) = reflector::store();
-    let (claims, claim_writer) = reflector::store();
-    let (hosts, host_writer) = reflector::store();
-    let (configurations, configuration_writer) = reflector::store();
-    let (templates, template_writer) = reflector::store();
-    let writers = Writers {
-        infrastructures: infrastructure_writer,
-        machines: machine_writer,
-        clusters: cluster_writer,
-        owners: owner_writer,
-        claims: claim_writer,
-        hosts: host_writer,
-        configurations: configuration_writer,
-        templates: template_writer,
-    };
+    let writers = Writers::default();
     let stores = Stores {
-        infrastructures,
-        machines,
-        clusters,
-        owners,
-        claims,
-        hosts,
-        configurations,
-        templates,
+        infrastructures: writers.infrastructures.as_reader(),
+        machines: writers.machines.as_reader(),
+        clusters: writers.clusters.as_reader(),
+        owners: writers.owners.as_reader(),
+        claims: writers.claims.as_reader(),
+        hosts: writers.hosts.as_reader(),
+        configurations: writers.configurations.as_reader(),
+        templates: writers.templates.as_reader(),
         changes: Arc::default(),
     };
     (stores, writers)
 }
 
-/// Returns the watches by their names. None of them ends by itself.
-pub fn tasks(
-    client: &Client,
-    (stores, writers): (&Stores, Writers),
-    queues: &Queues,
-    (scope, counters, liveness): (&Scope, &Counters, &Liveness),
-) -> [(&'static str, BoxFuture<'static, ()>); 9] {
-    macro_rules! follow {
+/// Spawns the watches, and the task that wakes claimants.
+pub fn spawn(client: &Client, (world, writers): (&World, Writers), queues: &Queues, loops: &Loops<'_>) {
+    let (stores, scope) = (&world.stores, &world.scope);
+    macro_rules! watch {
         ($name:literal, $kind:literal, $writer:ident, $api:expr, $prune:path, $follow:path) => {{
-            let (config, counters) = (watcher::Config::default(), counters.clone());
-            let seen = watch(client, ($kind, $api), config, writers.$writer, $prune, counters);
-            let (queues, stores, pulse) =
-                (queues.clone(), stores.clone(), liveness.part($name, WATCH_PATIENCE));
-            let task: BoxFuture<'static, ()> =
-                Box::pin(follow(seen, pulse, move |seen| $follow(seen, queues, stores)));
-            ($name, task)
+            let (queues, stores) = (queues.clone(), stores.clone());
+            let follower = move |seen| $follow(seen, queues, stores);
+            let store = (writers.$writer, $prune);
+            loops.watch(($name, $kind), (client, $api), store, &world.counters, follower);
         }};
     }
-    [
-        follow!(
-            "watch BedplateClusters",
-            "BedplateCluster",
-            infrastructures,
-            in_scope::<BedplateCluster>(scope),
-            bare,
-            follow_infrastructures
-        ),
-        follow!(
-            "watch BedplateMachines",
-            "BedplateMachine",
-            machines,
-            in_scope::<BedplateMachine>(scope),
-            bare,
-            follow_machines
-        ),
-        follow!("watch Clusters", "Cluster", clusters, in_scope::<Cluster>(scope), bare, follow_clusters),
-        follow!("watch Machines", "Machine", owners, in_scope::<Owner>(scope), bare, follow_owners),
-        follow!("watch MachineClaims", "MachineClaim", claims, Api::all, bare, follow_claims),
-        follow!("watch hosts", "Host", hosts, Api::all, prune_host, follow_hosts),
-        follow!(
-            "watch configurations",
-            "MachineConfiguration",
-            configurations,
-            Api::all,
-            bare,
-            follow_configurations
-        ),
-        follow!(
-            "watch templates",
-            "BedplateMachineTemplate",
-            templates,
-            in_scope::<BedplateMachineTemplate>(scope),
-            bare,
-            follow_templates
-        ),
-        ("wake claimants", {
-            let pulse = liveness.part("wake claimants", SILENCE_TIMEOUT);
-            Box::pin(beating(wake(queues.clone(), stores.clone()), pulse))
-        }),
-    ]
+    watch!(
+        "watch BedplateClusters",
+        "BedplateCluster",
+        infrastructures,
+        in_scope(scope),
+        bare,
+        follow_infrastructures
+    );
+    watch!("watch BedplateMachines", "BedplateMachine", machines, in_scope(scope), bare, follow_machines);
+    watch!("watch Clusters", "Cluster", clusters, in_scope(scope), bare, follow_clusters);
+    watch!("watch Machines", "Machine", owners, in_scope(scope), bare, follow_owners);
+    watch!("watch MachineClaims", "MachineClaim", claims, Api::all, bare, follow_claims);
+    watch!("watch hosts", "Host", hosts, Api::all, prune_host, follow_hosts);
+    watch!(
+        "watch configurations",
+        "MachineConfiguration",
+        configurations,
+        Api::all,
+        bare,
+        follow_configurations
+    );
+    watch!("watch templates", "BedplateMachineTemplate", templates, in_scope(scope), bare, follow_templates);
+    loops.spawn_beating("wake claimants", wake(queues.clone(), stores.clone()));
 }
 
 async fn follow_infrastructures(mut seen: Changes<BedplateCluster>, queues: Queues, stores: Stores) {
@@ -376,10 +329,12 @@ async fn follow_configurations(mut seen: Changes<MachineConfiguration>, queues: 
 
 #[cfg(test)]
 mod tests {
+    use kube::runtime::watcher;
     use serde_json::{Value, json};
 
     use super::*;
     use crate::infrastructure::choose::{Request, survey};
+    use crate::metrics::Counters;
 
     fn host(power: &Value) -> Machine {
         let object = json!({ "metadata": { "name": "a" },

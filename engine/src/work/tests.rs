@@ -16,7 +16,7 @@ use crate::queue::Queue;
 
 labels! {
     /// Kinds of this program.
-    enum Kind in "kind" {
+    pub(crate) enum Kind in "kind" {
         /// Pods.
         Pod => "Pod",
     }

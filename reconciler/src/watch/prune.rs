@@ -4,24 +4,14 @@
 //! version. `watch` calls this for each object that a watch delivers.
 
 use bedplate_api::machine::{Address, AddressType, Cpu, Hardware, Machine, PxeSpec};
+use bedplate_engine::store::bare;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus};
-
-/// Without what no reader of it needs.
-pub fn bare<K: kube::Resource>(object: &mut K) {
-    object.meta_mut().managed_fields = None;
-}
-
-/// Annotation of kubectl that repeats the whole object.
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Removes the netboot settings but the takeover token, and the boot status of a Machine, and its hardware except the fields that selectors may name. Its fixed and
 /// reported addresses stay: no other Machine gets a serving certificate for them (`request::holders`).
 pub fn machine(machine: &mut Machine) {
     bare(machine);
-    if let Some(annotations) = &mut machine.metadata.annotations {
-        annotations.remove(LAST_APPLIED);
-    }
     if let Some(pxe) = &mut machine.spec.pxe {
         addresses_alone(pxe);
     }

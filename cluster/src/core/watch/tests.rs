@@ -1,5 +1,6 @@
 //! Objects that a change of a named object concerns.
 
+use kube::runtime::watcher;
 use serde_json::{Value, json};
 
 use super::*;
@@ -64,10 +65,10 @@ fn m1_only_facts_for_machines_of_a_cluster_queue_its_machines() {
     };
     let mut initialized = cluster("c");
     initialized.status = serde_json::from_value(json!({ "phase": "Provisioned" })).unwrap();
-    assert_eq!(facts(&initialized), facts(&cluster("c")), "other parts of the status do not count");
+    assert_eq!(facts_of(&initialized), facts_of(&cluster("c")), "other parts of the status do not count");
     let latches = json!({ "initialization": { "controlPlaneInitialized": true } });
     initialized.status = serde_json::from_value(latches).unwrap();
-    assert_ne!(facts(&initialized), facts(&cluster("c")));
+    assert_ne!(facts_of(&initialized), facts_of(&cluster("c")));
     let stores = filled();
     assert_eq!(concerned::of(&cluster("c"), &stores.machines).len(), 2);
     assert!(concerned::of(&cluster("d"), &stores.machines).is_empty());
@@ -96,9 +97,9 @@ fn rollout(version: &str, change: &Value) -> (Stores, MachineDeployment) {
 
 #[test]
 fn md1_changed_template_queues_the_machines_of_its_sets() {
-    let mut known = Known::default();
+    let mut facts = Facts::default();
     let mut is_changed = |(_, deployment): &(Stores, MachineDeployment)| {
-        known.is_changed(&Seen::There(Arc::new(deployment.clone())), of_deployment)
+        facts.changes(&Seen::There(Arc::new(deployment.clone())), of_deployment)
     };
     let first = rollout("v1.34.0", &json!({}));
     assert!(is_changed(&first));

@@ -1,20 +1,19 @@
 //! Queues objects whose status counts others: a second after the first change, and at most every 8 s while changes continue.
 //!
-//! Otherwise each of the some ten changes of each new Machine would write the status of its Cluster and of its MachineDeployment. These were half
-//! of all writes while Machines start (docs/bench.md, `core`). Called by `watch`.
+//! Otherwise each change of each counted object would write such a status. These were half of all writes while objects start (docs/bench.md,
+//! `core`). Called by the watches of a program.
 
 use std::future::Future;
 
-use bedplate_engine::Queue;
-use bedplate_engine::debounce::Coalescer;
-use kube::Resource;
 use kube::runtime::reflector::{Lookup, ObjectRef};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::metrics::Kind;
+use crate::counters::Kinds;
+use crate::debounce::Coalescer;
+use crate::queue::Queue;
 
-/// Maximum number of changes that wait for [`later`]. More changes hold up their watch.
+/// Maximum number of changes that wait for their delay. More changes hold up their watch.
 const MAX_CHANGES: usize = 1024;
 
 /// Sender of changes. Clones share the delays.
@@ -22,6 +21,12 @@ const MAX_CHANGES: usize = 1024;
 pub struct Later<K: Lookup<DynamicType = ()>>(mpsc::Sender<ObjectRef<K>>);
 
 impl<K: Lookup<DynamicType = ()>> Later<K> {
+    /// Makes a sender, and the receiver of its changes.
+    pub fn channel() -> (Self, mpsc::Receiver<ObjectRef<K>>) {
+        let (sender, changes) = mpsc::channel(MAX_CHANGES);
+        (Self(sender), changes)
+    }
+
     /// Queues an object after its delay.
     pub async fn put(&self, object: ObjectRef<K>) {
         let _ = self.0.send(object).await;
@@ -29,17 +34,20 @@ impl<K: Lookup<DynamicType = ()>> Later<K> {
 }
 
 /// Makes a sender, and the task that queues the objects. The task ends after the last sender.
-pub fn later<K>(queue: Queue<K, Kind>) -> (Later<K>, impl Future<Output = ()> + Send + 'static)
+pub fn later<K, N>(queue: Queue<K, N>) -> (Later<K>, impl Future<Output = ()> + Send + 'static)
 where
-    K: Resource<DynamicType = ()> + Send + Sync + 'static,
+    K: Lookup<DynamicType = ()> + Send + Sync + 'static,
+    N: Kinds,
 {
-    let (sender, changes) = mpsc::channel(MAX_CHANGES);
-    (Later(sender), run(changes, queue))
+    let (sender, changes) = Later::channel();
+    (sender, run(changes, queue))
 }
 
-async fn run<K>(mut changes: mpsc::Receiver<ObjectRef<K>>, queue: Queue<K, Kind>)
+/// Queues the objects that have changed, each once after its delay.
+async fn run<K, N>(mut changes: mpsc::Receiver<ObjectRef<K>>, queue: Queue<K, N>)
 where
-    K: Resource<DynamicType = ()>,
+    K: Lookup<DynamicType = ()>,
+    N: Kinds,
 {
     let mut coalescer = Coalescer::default();
     loop {
@@ -56,7 +64,9 @@ where
                 None => return,
             },
             () = due => for (namespace, name) in coalescer.due(Instant::now().into_std()) {
-                queue.put(ObjectRef::new(&name).within(namespace.as_deref().unwrap_or_default())).await;
+                let mut object = ObjectRef::new(&name);
+                object.namespace = namespace;
+                queue.put(object).await;
             },
         }
     }
@@ -66,17 +76,18 @@ where
 mod tests {
     use std::time::Duration;
 
-    use bedplate_api::cluster::full::Cluster;
+    use k8s_openapi::api::core::v1::{Node, Pod};
 
     use super::*;
-    use crate::metrics::Counters;
+    use crate::counters::Counters;
+    use crate::work::tests::Kind;
 
     #[tokio::test(start_paused = true)]
     async fn object_is_queued_once_for_all_changes_of_a_second() {
-        let (queue, mut queued) = Queue::<Cluster, Kind>::new(Kind::CoreCluster, &Counters::default());
+        let (queue, mut queued) = Queue::<Pod, Kind>::new(Kind::Pod, &Counters::default());
         let (later, task) = later(queue);
         let task = tokio::spawn(task);
-        let object = |name: &str| ObjectRef::<Cluster>::new(name).within("team");
+        let object = |name: &str| ObjectRef::<Pod>::new(name).within("team");
         for name in ["a", "b", "a", "a"] {
             later.put(object(name)).await;
         }
@@ -89,5 +100,16 @@ mod tests {
         assert!(queued.try_recv().is_err(), "each object is queued once");
         drop(later);
         task.await.unwrap();
+    }
+
+    /// The store finds a cluster-scoped object only without a namespace.
+    #[tokio::test(start_paused = true)]
+    async fn cluster_scoped_object_is_queued_without_a_namespace() {
+        let (queue, mut queued) = Queue::<Node, Kind>::new(Kind::Pod, &Counters::default());
+        let (later, task) = later(queue);
+        let task = tokio::spawn(task);
+        later.put(ObjectRef::new("a")).await;
+        assert_eq!(queued.recv().await, Some(ObjectRef::new("a")));
+        task.abort();
     }
 }
