@@ -15,10 +15,9 @@
 
 use std::collections::BTreeSet;
 
-use bedplate_api::condition::{set_condition, set_derived};
+use bedplate_api::condition::{Conditions as _, set_condition, set_derived};
 use bedplate_api::configuration::condition_type::{DEGRADED, PROGRESSING, READY, STALLED};
 use bedplate_api::configuration::{Condition, MachineConfiguration, RolloutFailure};
-use bedplate_api::reason::ConditionReason;
 use bedplate_api::reason::configuration::{DegradedReason, ProgressingReason, VersionReadyReason};
 use bedplate_api::version::version_name;
 use jiff::Timestamp;
@@ -57,27 +56,19 @@ impl Names {
     /// One more.
     pub fn add(&mut self, name: &str) {
         self.count += 1;
-        if self.first.len() < MAX_NAMED_MACHINES || self.first.last().is_some_and(|last| name < last.as_str())
-        {
-            self.first.insert(name.to_owned());
-        }
+        self.first.insert(name.to_owned());
         if self.first.len() > MAX_NAMED_MACHINES {
             self.first.pop_last();
         }
     }
 
-    /// Returns the number of Machines.
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
-    /// `5 Machines (a, b, c and 2 more)`.
-    pub fn told(&self) -> String {
-        let first: Vec<&str> = self.first.iter().map(String::as_str).collect();
-        let more = self.count.saturating_sub(first.len());
+    /// `5 Machines (a, b, c and 2 more)`. None if there are none.
+    pub fn told(&self) -> Option<String> {
+        let more = self.count.saturating_sub(self.first.len());
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let noun = if self.count == 1 { "Machine" } else { "Machines" };
-        format!("{} {noun} ({}{more})", self.count, first.join(", "))
+        let first: Vec<&str> = self.first.iter().map(String::as_str).collect();
+        (self.count > 0).then(|| format!("{} {noun} ({}{more})", self.count, first.join(", ")))
     }
 }
 
@@ -99,61 +90,60 @@ pub struct Awaited {
 /// Returns the state of a configuration that changes only when a user deletes Nodes (OnDelete). `latest` is
 /// the number of its newest version.
 pub fn at_rest(name: &str, latest: i64, awaited: &Awaited) -> Standing {
-    let Awaited { users, moving, outdated, rolled_back, late } = awaited;
-    let mut parts = Vec::new();
-    if moving.count() > 0 {
-        parts.push(format!("{} without a Node: being paved with what was chosen", moving.told()));
-    }
-    if outdated.count() > 0 {
-        parts.push(format!(
-            "{} with another version than a repave would give now (the newest is {}): it comes when the Node is deleted, by \
-             kubectl delete node NAME",
-            outdated.told(),
-            version_name(name, latest)
-        ));
-    }
-    let told = parts.join("; ");
-    let progressing = match (moving.count(), outdated.count(), users) {
-        (1.., _, _) => (true, ProgressingReason::Paving, told),
-        (0, 1.., _) => (false, ProgressingReason::AwaitingNodeDeletion, told),
-        (0, 0, 0) => (false, ProgressingReason::NoMachines, "no Machine uses it".to_owned()),
-        (0, 0, 1..) => (
-            false,
-            ProgressingReason::UpToDate,
-            "every Machine that uses it has what a repave would give now".to_owned(),
-        ),
+    let moving = awaited.moving.told();
+    let moving = moving.map(|them| format!("{them} without a Node: being paved with what was chosen"));
+    let outdated = awaited.outdated.told().map(|them| {
+        let newest = version_name(name, latest);
+        format!(
+            "{them} with another version than a repave would give now (the newest is {newest}): it comes when the Node is deleted, by \
+             kubectl delete node NAME"
+        )
+    });
+    let is_moving = moving.is_some();
+    let (reason, message) = match (moving, outdated, awaited.users) {
+        (Some(moving), Some(outdated), _) => (ProgressingReason::Paving, format!("{moving}; {outdated}")),
+        (Some(moving), None, _) => (ProgressingReason::Paving, moving),
+        (None, Some(outdated), _) => (ProgressingReason::AwaitingNodeDeletion, outdated),
+        (None, None, 0) => (ProgressingReason::NoMachines, "no Machine uses it".to_owned()),
+        (None, None, 1..) => {
+            let message = "every Machine that uses it has what a repave would give now";
+            (ProgressingReason::UpToDate, message.to_owned())
+        }
     };
-    let went_back = format!(
-        "{} tried what was chosen for them and went back: status.rolledBack says why",
-        rolled_back.told()
-    );
-    let missing = format!(
-        "{} without a Node of the selected version for longer than its health gate and 30 minutes: bedplate machine explain NAME shows the pending step; repair the \
-         host (spec.paused meanwhile), or delete the Machine",
-        late.told()
-    );
-    let degraded = match (rolled_back.count(), late.count()) {
-        (0, 0) => None,
-        (0, 1..) => Some((DegradedReason::NodeMissing, missing)),
-        (1.., 0) => Some((DegradedReason::RolledBack, went_back)),
-        (1.., 1..) => Some((DegradedReason::RolledBack, format!("{went_back}; {missing}"))),
+    let went_back = awaited.rolled_back.told().map(|them| {
+        format!("{them} tried what was chosen for them and went back: status.rolledBack says why")
+    });
+    let missing = awaited.late.told().map(|them| {
+        format!(
+            "{them} without a Node of the selected version for longer than its health gate and 30 minutes: bedplate machine explain NAME \
+             shows the pending step; repair the host (spec.paused meanwhile), or delete the Machine"
+        )
+    });
+    let degraded = match (went_back, missing) {
+        (None, None) => None,
+        (None, Some(missing)) => Some((DegradedReason::NodeMissing, missing)),
+        (Some(went_back), None) => Some((DegradedReason::RolledBack, went_back)),
+        (Some(went_back), Some(missing)) => {
+            Some((DegradedReason::RolledBack, format!("{went_back}; {missing}")))
+        }
     };
-    Standing { progressing, degraded, failures: Vec::new() }
+    Standing { progressing: (is_moving, reason, message), degraded, failures: Vec::new() }
 }
 
 /// Returns the state of a configuration that is being deleted, by the Machines that hold it.
 pub fn leaving(holders: &BTreeSet<&str>) -> Standing {
     let mut names = Names::default();
     holders.iter().for_each(|holder| names.add(holder));
-    let progressing = if holders.is_empty() {
-        (
-            true,
-            ProgressingReason::Deleting,
-            "it goes, with its versions: no Machine names or has it".to_owned(),
-        )
-    } else {
-        let held = "it goes when no Machine names or has it any more (configurationRef, selected, applied)";
-        (false, ProgressingReason::DeletionBlocked, format!("{held}: {}", names.told()))
+    let progressing = match names.told() {
+        None => {
+            let message = "it goes, with its versions: no Machine names or has it";
+            (true, ProgressingReason::Deleting, message.to_owned())
+        }
+        Some(them) => {
+            let held =
+                "it goes when no Machine names or has it any more (configurationRef, selected, applied)";
+            (false, ProgressingReason::DeletionBlocked, format!("{held}: {them}"))
+        }
     };
     Standing { progressing, degraded: None, failures: Vec::new() }
 }
@@ -220,17 +210,13 @@ fn is_stalled(gravest: DegradedReason, progressing: bool) -> bool {
 
 /// Returns true if the status reports a missing Node. A trouble of a version hides that in `Degraded`, and then a paused update reports it.
 pub fn is_missing_reported(configuration: &MachineConfiguration) -> bool {
-    let conditions = configuration.status.as_ref().map_or(&[][..], |status| &status.conditions);
-    let degraded = |reason: DegradedReason| has(conditions, reason);
+    let has = |type_: &str, reason: &str| configuration.condition(type_).is_some_and(|c| c.reason == reason);
+    let degraded = |reason: DegradedReason| has(DEGRADED, reason.as_str());
     let hides =
         [DegradedReason::InvalidTemplate, DegradedReason::VersionInvalid, DegradedReason::ImageUnresolved];
     let is_hidden = hides.into_iter().any(degraded);
-    degraded(DegradedReason::NodeMissing) || is_hidden && has(conditions, ProgressingReason::PausedOnFailure)
-}
-
-/// Returns true if the condition of this type has this reason.
-fn has<R: ConditionReason>(conditions: &[Condition], reason: R) -> bool {
-    conditions.iter().any(|condition| condition.type_ == R::TYPE && condition.reason == reason.as_str())
+    degraded(DegradedReason::NodeMissing)
+        || is_hidden && has(PROGRESSING, ProgressingReason::PausedOnFailure.as_str())
 }
 
 /// Types of the conditions that are written here.
@@ -259,8 +245,10 @@ mod tests {
 
     #[test]
     fn a_message_names_the_first_machines_and_counts_the_others() {
-        assert_eq!(names(&["b"]).told(), "1 Machine (b)");
-        assert_eq!(names(&["e", "b", "d", "c", "a"]).told(), "5 Machines (a, b, c and 2 more)");
+        assert_eq!(names(&["b"]).told().as_deref(), Some("1 Machine (b)"));
+        let told = names(&["e", "b", "d", "c", "a"]).told();
+        assert_eq!(told.as_deref(), Some("5 Machines (a, b, c and 2 more)"));
+        assert_eq!(names(&[]).told(), None);
     }
 
     #[test]

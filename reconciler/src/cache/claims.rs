@@ -31,7 +31,7 @@ pub(crate) enum Claim {
 }
 
 /// Addresses that the API server and the Services have.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Claims {
     /// Endpoints of the API server.
     pub(crate) endpoints: Vec<String>,
@@ -45,14 +45,8 @@ pub struct Claims {
 pub(crate) type RecentClaims = Mutex<Recent<Claims>>;
 
 /// The value that was read last, with the time at which its reading started.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Recent<T>(Option<(Instant, Arc<T>)>);
-
-impl<T> Default for Recent<T> {
-    fn default() -> Self {
-        Self(None)
-    }
-}
 
 impl<T> Recent<T> {
     /// Returns the value, unless it is too old.

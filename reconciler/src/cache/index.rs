@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use bedplate_api::condition::Conditions as _;
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::configuration::condition_type::DEGRADED;
-use bedplate_api::machine::{Condition, Machine, RolledBack, condition_type};
+use bedplate_api::machine::{Applied, Machine, Selected, condition_type};
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_rules::claim::{is_claimed, is_pooled};
 use bedplate_rules::selection::{References, may_match};
@@ -113,6 +114,12 @@ impl Index {
         all
     }
 
+    /// Returns a version by its configuration and its number.
+    pub fn find(&self, (configuration, number): (&str, i64)) -> Option<&Arc<MachineConfigurationVersion>> {
+        let mut versions = self.versions.get(configuration).into_iter().flat_map(BTreeMap::values);
+        versions.find(|version| version.spec.version == number)
+    }
+
     /// The Machines that name a configuration: by reference, by choice, by what they have.
     pub fn users_of(&self, configuration: &str) -> impl Iterator<Item = &Arc<Machine>> {
         let names = self.users.get(configuration).into_iter().flatten();
@@ -140,8 +147,7 @@ impl Index {
 
     /// Returns true if the index has the version.
     pub fn version_is_known(&self, version: &MachineConfigurationVersion) -> bool {
-        let of = self.versions.get(&version.spec.configuration_name);
-        of.zip(version.metadata.name.as_ref()).is_some_and(|(of, name)| of.contains_key(name))
+        self.find(version.key()).is_some()
     }
 
     /// Returns true if the index has the configuration.
@@ -162,30 +168,25 @@ impl Index {
     /// Returns true if a Machine without a version may get one that is just being created. A condition
     /// written now would be outdated immediately.
     pub fn awaits_first_version(&self, machine: &Machine) -> bool {
-        let has_choice = machine.status.as_ref().is_some_and(|status| status.selected.is_some());
         let is_made = |name: &str| {
             let configuration = self.configurations.get(name);
             configuration.is_some_and(|configuration| makes_versions(configuration))
                 && !self.versions.contains_key(name)
         };
-        !has_choice && self.may_get(machine).into_iter().any(is_made)
+        machine.selected().is_none() && self.may_get(machine).into_iter().any(is_made)
     }
 
     /// The configurations whose versions a choice for a Machine may fall on.
     fn may_get<'a>(&'a self, machine: &'a Machine) -> BTreeSet<&'a str> {
-        let selected = machine.status.as_ref().and_then(|status| status.selected.as_ref());
-        let selected = selected.map(|selected| selected.name.as_str());
+        let selected = machine.selected().map(|selected| selected.name.as_str());
         let reference = machine.spec.configuration_ref.as_ref().map(|reference| reference.name.as_str());
         if selected.is_none() && is_pooled(machine) {
             return BTreeSet::new();
         }
         if selected.is_none() && reference.is_none() {
             let selects = |configuration: &MachineConfiguration| {
-                configuration
-                    .spec
-                    .machine_selector
-                    .as_ref()
-                    .is_some_and(|selector| may_match(selector, machine))
+                let selector = configuration.spec.machine_selector.as_ref();
+                selector.is_some_and(|selector| may_match(selector, machine))
             };
             let all = self.configurations.iter().filter(|(_, configuration)| selects(configuration));
             return all.map(|(name, _)| name.as_str()).collect();
@@ -197,9 +198,7 @@ impl Index {
 /// Returns true if a configuration's versions can be created: it is not being deleted, and no version was
 /// refused.
 pub fn makes_versions(configuration: &MachineConfiguration) -> bool {
-    let mut conditions = configuration.status.iter().flat_map(|status| &status.conditions);
-    let is_degraded = conditions.any(|c| c.type_ == DEGRADED && c.status == "True");
-    configuration.metadata.deletion_timestamp.is_none() && !is_degraded
+    configuration.metadata.deletion_timestamp.is_none() && !configuration.is_true(DEGRADED)
 }
 
 fn names<'a>(uses: Option<&Uses<'a>>) -> BTreeSet<&'a str> {
@@ -234,32 +233,26 @@ struct Uses<'a> {
 impl<'a> Uses<'a> {
     fn of(machine: &'a Machine) -> Self {
         let status = machine.status.as_ref();
-        let conditions = status.map_or(&[][..], |status| &status.conditions);
-        let from = |back: &'a RolledBack| (back.from.name.as_str(), back.from.version);
         let reference = machine.spec.configuration_ref.as_ref();
-        let selected = status.and_then(|status| status.selected.as_ref());
-        let applied = status.and_then(|status| status.applied.as_ref());
-        let is_enrolled = |c: &Condition| c.type_ == condition_type::ENROLLED && c.status == "True";
-        let unchosen = selected.is_none();
+        let unchosen = machine.selected().is_none();
         Self {
             reference: reference.map(|r| (r.name.as_str(), r.version)),
-            selected: selected.map(|s| (s.name.as_str(), s.version)),
-            applied: applied.map(|a| (a.name.as_str(), a.version)),
-            rolled_back: status.and_then(|status| status.rolled_back.as_ref()).map(from),
+            selected: machine.selected().map(Selected::key),
+            applied: machine.applied().map(Applied::key),
+            rolled_back: status.and_then(|status| status.rolled_back.as_ref()).map(|back| back.from.key()),
             has_node: status.is_some_and(|status| status.node_ref.is_some()),
             left_alone: machine.spec.paused || machine.metadata.deletion_timestamp.is_some(),
             claimed: is_claimed(machine),
             pooled: is_pooled(machine),
-            enrolled: unchosen && conditions.iter().any(is_enrolled),
+            enrolled: unchosen && machine.is_true(condition_type::ENROLLED),
             labels: machine.metadata.labels.as_ref().filter(|_| unchosen && reference.is_none()),
         }
     }
 
     fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let reference = self.reference.map(|(name, _)| name);
-        [reference, self.selected.map(|(name, _)| name), self.applied.map(|(name, _)| name)]
-            .into_iter()
-            .flatten()
+        let versions = [self.selected, self.applied].into_iter().flatten();
+        reference.into_iter().chain(versions.map(|(name, _)| name))
     }
 
     fn waits(&self) -> bool {

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
+use bedplate_api::condition::Conditions as _;
 use bedplate_api::operation::{MachineOperation, OperationState, condition_type};
 use bedplate_process::lock::Lock;
 use bedplate_rules::operation::{is_finished, state};
@@ -37,8 +38,6 @@ pub struct Whose(Lock<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     by_machine: HashMap<String, BTreeSet<String>>,
-    /// Machines by the operation's name.
-    machine_of: HashMap<String, String>,
     /// Writes of parents, by the parent's UID.
     parents: BTreeMap<String, Written>,
     /// States by the operation's name.
@@ -49,6 +48,8 @@ struct Inner {
 #[derive(Debug)]
 struct Stand {
     uid: Option<String>,
+    /// Its Machine, which never changes. None: it has a selector.
+    machine: Option<String>,
     state: OperationState,
     /// True if its Machine is reported as paused. The time limit runs from the end of the pause.
     held: bool,
@@ -72,8 +73,8 @@ struct Written {
 
 impl Stand {
     fn is_of(&self, operation: &MachineOperation) -> bool {
-        let (uid, held) = (&operation.metadata.uid, is_held(operation));
-        self.uid == *uid && self.state == reached(operation) && self.held == held
+        let held = operation.is_true(condition_type::SUSPENDED);
+        self.uid == operation.metadata.uid && self.state == reached(operation) && self.held == held
     }
 }
 
@@ -82,33 +83,38 @@ fn reached(operation: &MachineOperation) -> OperationState {
     state(operation).unwrap_or(OperationState::Pending)
 }
 
-fn is_held(operation: &MachineOperation) -> bool {
-    let mut conditions = operation.status.iter().flat_map(|status| &status.conditions);
-    conditions.any(|condition| condition.type_ == condition_type::SUSPENDED && condition.status == "True")
-}
-
 impl Whose {
     /// An operation is there.
-    pub fn put(&self, operation: &MachineOperation, now: Timestamp) {
-        let name = operation.name_any();
-        let machine = operation.spec.machine_ref.as_ref().map(|machine| machine.name.to_string());
-        let mut inner = self.0.lock();
-        inner.stands(&name, operation, now);
-        if inner.machine_of.get(&name) == machine.as_ref() {
+    pub fn put(&self, operation: &MachineOperation, first: Timestamp) {
+        let (name, mut inner) = (operation.name_any(), self.0.lock());
+        let before = inner.stands.get(&name).filter(|before| before.uid == operation.metadata.uid);
+        if before.is_some_and(|before| before.is_of(operation)) {
             return;
         }
+        let (since, state) = (Instant::now(), reached(operation));
+        let is_taken = state == OperationState::InProgress;
+        let stand = Stand {
+            uid: operation.metadata.uid.clone(),
+            machine: operation.spec.machine_ref.as_ref().map(|machine| machine.name.to_string()),
+            state,
+            held: operation.is_true(condition_type::SUSPENDED),
+            since,
+            first,
+            came: before.is_some(),
+            taken: before.and_then(|before| before.taken).or(is_taken.then_some(since)),
+            told: before.is_some_and(|before| before.told),
+        };
         inner.forget(&name);
-        if let Some(machine) = machine {
+        if let Some(machine) = &stand.machine {
             inner.by_machine.entry(machine.clone()).or_default().insert(name.clone());
-            inner.machine_of.insert(name, machine);
         }
+        inner.stands.insert(name, stand);
     }
 
     /// An operation is gone.
     pub fn remove(&self, operation: &MachineOperation) {
         let mut inner = self.0.lock();
         inner.forget(&operation.name_any());
-        inner.stands.remove(&operation.name_any());
         inner.parents.remove(&operation.uid().unwrap_or_default());
     }
 
@@ -174,29 +180,8 @@ impl Whose {
 }
 
 impl Inner {
-    fn stands(&mut self, name: &str, operation: &MachineOperation, first: Timestamp) {
-        let before = self.stands.get(name).filter(|before| before.uid == operation.metadata.uid);
-        if before.is_some_and(|before| before.is_of(operation)) {
-            return;
-        }
-        let since = Instant::now();
-        let state = reached(operation);
-        let is_taken = state == OperationState::InProgress;
-        let stand = Stand {
-            uid: operation.metadata.uid.clone(),
-            state,
-            held: is_held(operation),
-            since,
-            first,
-            came: before.is_some(),
-            taken: before.and_then(|before| before.taken).or(is_taken.then_some(since)),
-            told: before.is_some_and(|before| before.told),
-        };
-        self.stands.insert(name.to_owned(), stand);
-    }
-
     fn forget(&mut self, name: &str) {
-        let Some(machine) = self.machine_of.remove(name) else { return };
+        let Some(machine) = self.stands.remove(name).and_then(|stand| stand.machine) else { return };
         if let Some(names) = self.by_machine.get_mut(&machine) {
             names.remove(name);
             if names.is_empty() {

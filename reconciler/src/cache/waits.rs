@@ -49,8 +49,7 @@ impl Waits {
     /// Records a Machine that is there, or has changed.
     pub fn put(&self, machine: &Machine) {
         let (name, uid, now) = (machine.name_any(), machine.metadata.uid.clone(), Instant::now());
-        let selected = machine.status.as_ref().and_then(|status| status.selected.as_ref());
-        let selected = selected.map(|selected| (selected.name.clone(), selected.version));
+        let selected = machine.selected().map(|selected| (selected.name.clone(), selected.version));
         let mut all = self.0.lock();
         let before = all.get(&name).filter(|starts| starts.uid == uid);
         let is_found = before.is_none();
@@ -105,9 +104,7 @@ pub fn is_late<'a>(
     if time <= REPAVE_MARGIN {
         return false;
     }
-    let version = versions.find(|version| {
-        version.spec.configuration_name == selected.name && version.spec.version == selected.version
-    });
+    let version = versions.find(|version| version.key() == selected.key());
     let gate = version.and_then(|version| version.spec.template.health_gate.as_ref());
     let gate = gate.and_then(|gate| u64::try_from(gate.timeout_seconds).ok()).map(Duration::from_secs);
     time > gate.unwrap_or(GATE_TIMEOUT) + REPAVE_MARGIN

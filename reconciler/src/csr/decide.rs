@@ -39,12 +39,8 @@ pub(super) enum Verdict {
 
 /// The Machine that an agent's request is of; none: it is not an agent's.
 pub(super) fn asks_for(request: &CertificateSigningRequest) -> Option<&str> {
-    request
-        .spec
-        .username
-        .as_deref()?
-        .strip_prefix(AGENT_USER_PREFIX)
-        .filter(|_| request.spec.signer_name == SIGNER)
+    let user = request.spec.username.as_deref().filter(|_| request.spec.signer_name == SIGNER)?;
+    user.strip_prefix(AGENT_USER_PREFIX)
 }
 
 /// Decides; `machine` is that of [`asks_for`] as it is now, `node` the one of its name.
@@ -67,17 +63,13 @@ pub(super) fn decide(
     if let Some(why) = foreign_enrollment(request, machine) {
         return Verdict::Deny(why);
     }
-    match credential(request) {
-        None => {
-            let why =
-                "the API server does not say which certificate was shown (it does from Kubernetes 1.32 on)";
-            return Verdict::LeaveOpen(why.to_owned());
-        }
-        Some(shown) if !is_enrolled(machine, shown) => {
-            let why = "the certificate that was shown is not the one that the Machine was enrolled with last";
-            return Verdict::Deny(why.to_owned());
-        }
-        Some(_) => {}
+    let Some(shown) = credential(request) else {
+        let why = "the API server does not say which certificate was shown (it does from Kubernetes 1.32 on)";
+        return Verdict::LeaveOpen(why.to_owned());
+    };
+    if !is_enrolled(machine, shown) {
+        let why = "the certificate that was shown is not the one that the Machine was enrolled with last";
+        return Verdict::Deny(why.to_owned());
     }
     let usages = request.spec.usages.as_deref().unwrap_or_default();
     if usages.is_empty() || !usages.iter().all(|usage| USAGES.contains(&usage.as_str())) {
@@ -115,14 +107,13 @@ fn foreign_enrollment(request: &CertificateSigningRequest, machine: &Machine) ->
     let shown: Vec<&String> = groups.filter(|group| group.starts_with(ENROLLMENT_GROUP_PREFIX)).collect();
     let enrollment = machine.status.as_ref().and_then(|status| status.enrollment.as_ref());
     let own = enrollment.and_then(|enrollment| enrollment.key_id).map(KeyId::group);
-    match shown.as_slice() {
-        [] => None,
-        [only] if Some(*only) == own.as_ref() => None,
-        _ => Some(
-            "the enrollment group of the certificate that was shown is not that of the Machine's key"
-                .to_owned(),
-        ),
-    }
+    let is_own = match shown.as_slice() {
+        [] => true,
+        [only] => Some(*only) == own.as_ref(),
+        _ => false,
+    };
+    let why = "the enrollment group of the certificate that was shown is not that of the Machine's key";
+    (!is_own).then(|| why.to_owned())
 }
 
 /// Returns the only block of a PEM text. Some readers take the first block of a text with several blocks,

@@ -52,12 +52,13 @@ pub(super) struct Names {
 
 /// Returns the name of the Node whose kubelet asks for a serving certificate.
 pub(super) fn asks_for(request: &CertificateSigningRequest) -> Option<&str> {
-    request.spec.username.as_deref()?.strip_prefix(USER).filter(|_| request.spec.signer_name == SIGNER)
+    let user = request.spec.username.as_deref().filter(|_| request.spec.signer_name == SIGNER)?;
+    user.strip_prefix(USER)
 }
 
 /// Returns the names and addresses of a request; none if it cannot be read.
 pub(super) fn names_of(request: &CertificateSigningRequest) -> Names {
-    inspect(&request.spec.request.0, names).unwrap_or_default()
+    inspect(&request.spec.request.0, names).map(|(names, _)| names).unwrap_or_default()
 }
 
 /// Decides about a request. `machine` and `node` are the current ones of [`asks_for`], `holders` the other objects that have one of [`names_of`].
@@ -163,23 +164,29 @@ fn content(request: &X509CertificationRequestInfo<'_>, name: &str) -> Result<Nam
     if key.len() != P256_BYTES || !key.starts_with(&P256) {
         return Err("its key is not an ECDSA key on P-256".to_owned());
     }
-    let names = names(request)?;
+    let (names, encoded) = names(request)?;
     // Written again from what was understood: another reader of the same bytes finds nothing else in them.
     let version: &[u8] = &[0x02, 0x01, 0x00];
-    let parts = [version, request.subject.as_raw(), key, &attribute(request)?].concat();
+    let parts = [version, request.subject.as_raw(), key, &attribute(&encoded)].concat();
     if der(0x30, &parts) != request.raw {
         return Err("it asks for more than a subject, a key, DNS names and IP addresses".to_owned());
     }
     Ok(names)
 }
 
-/// Returns the names of the one extension that a request may have (RFC 5280, 4.2.1.6).
-fn names(request: &X509CertificationRequestInfo<'_>) -> Result<Names, String> {
-    let mut found = Names::default();
+/// Returns the names of the one extension that a request may have (RFC 5280, 4.2.1.6), and their list in DER.
+fn names(request: &X509CertificationRequestInfo<'_>) -> Result<(Names, Vec<u8>), String> {
+    let (mut found, mut encoded) = (Names::default(), Vec::new());
     for name in general_names(request)? {
         match name {
-            GeneralName::DNSName(name) => found.dns.push((*name).to_owned()),
-            GeneralName::IPAddress(bytes) => found.ips.push(ip(bytes)?),
+            GeneralName::DNSName(name) => {
+                encoded.extend(der(0x82, name.as_bytes()));
+                found.dns.push((*name).to_owned());
+            }
+            GeneralName::IPAddress(bytes) => {
+                encoded.extend(der(0x87, bytes));
+                found.ips.push(ip(bytes)?);
+            }
             _ => return Err("it asks for names other than DNS names and IP addresses".to_owned()),
         }
     }
@@ -187,7 +194,7 @@ fn names(request: &X509CertificationRequestInfo<'_>) -> Result<Names, String> {
     if count == 0 || count > MAX_NAMES {
         return Err(format!("it asks for {count} names and addresses; 1 to {MAX_NAMES} are possible"));
     }
-    Ok(found)
+    Ok((found, encoded))
 }
 
 fn general_names<'r>(request: &'r X509CertificationRequestInfo<'_>) -> Result<&'r [GeneralName<'r>], String> {
@@ -212,22 +219,14 @@ fn ip(bytes: &[u8]) -> Result<IpAddr, String> {
     address.map(|address| address.to_canonical()).map_err(|_| "an IP address has 4 or 16 bytes".to_owned())
 }
 
-/// Writes the attributes of a request as a kubelet does: RFC 2986, 4.1; RFC 2985, 5.4.2; RFC 5280, 4.2.1.6.
-fn attribute(request: &X509CertificationRequestInfo<'_>) -> Result<Vec<u8>, String> {
-    let mut names = Vec::new();
-    for name in general_names(request)? {
-        match name {
-            GeneralName::DNSName(name) => names.extend(der(0x82, name.as_bytes())),
-            GeneralName::IPAddress(bytes) => names.extend(der(0x87, bytes)),
-            _ => return Err("it asks for names other than DNS names and IP addresses".to_owned()),
-        }
-    }
+/// Writes the attributes of a request with these names as a kubelet does: RFC 2986, 4.1; RFC 2985, 5.4.2; RFC 5280, 4.2.1.6.
+fn attribute(names: &[u8]) -> Vec<u8> {
     // id-ce-subjectAltName, 2.5.29.17; pkcs-9-at-extensionRequest, 1.2.840.113549.1.9.14.
     let kind = der(0x06, &[0x55, 0x1d, 0x11]);
-    let extension = der(0x30, &[kind, der(0x04, &der(0x30, &names))].concat());
+    let extension = der(0x30, &[kind, der(0x04, &der(0x30, names))].concat());
     let requested = der(0x06, &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x0e]);
     let set = der(0x31, &der(0x30, &extension));
-    Ok(der(0xa0, &der(0x30, &[requested, set].concat())))
+    der(0xa0, &der(0x30, &[requested, set].concat()))
 }
 
 /// Writes one DER element (X.690, 8.1.3 and 10.1); `content` has less than 64 KiB.
