@@ -12,20 +12,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::configuration::MachineConfiguration;
-use bedplate_api::machine::Machine;
+use bedplate_api::machine::{Applied, Machine};
 use bedplate_api::reason::configuration::DegradedReason;
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::version::{MachineConfigurationVersion, version_name};
 use bedplate_bootstrap::makes_a_cluster;
 use bedplate_engine::Context as _;
-use bedplate_engine::object;
 use bedplate_engine::write::{self, Failed, WriteError, ask, called};
-use bedplate_rules::selection::{OWN_FINALIZER, VersionPlan, Write, is_deployed};
+use bedplate_rules::selection::{OWN_FINALIZER, VersionPlan, Write, is_deployed, is_of};
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
-pub use self::plan::{Plan, Refused, Rolls, plan};
+pub use self::plan::{Plan, Refused, plan};
 use crate::FIELD_MANAGER;
 use crate::cache::index::Index;
 use crate::context::World;
@@ -70,11 +69,9 @@ async fn apply(
     versions: &[&MachineConfigurationVersion],
     world: &World,
 ) -> Result<(), WriteError> {
-    let all: Api<MachineConfiguration> = Api::all(world.client.clone());
     if plan.hold {
-        world.counters.wrote(Kind::Configuration);
         // Comes again by the watch, with its finalizer.
-        return FIELD_MANAGER.set_finalizer(&all, configuration, OWN_FINALIZER, true).await;
+        return hold(configuration, true, world).await;
     }
     let mut failed = Failed::default();
     let invalid = plan.versions.write.as_ref().and_then(|write| invalid(write, world));
@@ -98,14 +95,14 @@ async fn apply(
         None => plan.status.clone().filter(|_| made),
     };
     if let Some(status) = status {
-        world.counters.wrote(Kind::Configuration);
+        let all = world.write(Kind::Configuration);
         if failed.note(FIELD_MANAGER.apply_status(&all, configuration, &status).await.map(drop)) {
-            known = status.latest_version();
+            known = status.latest_version;
             if let Some(held) = status.newly_held(configuration) {
                 world.news.publish(configuration, ControllerEvent::DeletionBlocked, held);
             }
-            if let Some((rolls, note)) = status.newly_rolls(configuration) {
-                world.news.publish(configuration, ControllerEvent::from(rolls), note);
+            if let Some((event, note)) = status.newly_rolls(configuration) {
+                world.news.publish(configuration, event, note);
             }
         }
     }
@@ -119,12 +116,12 @@ async fn apply(
 
 /// Reports a version that was created or changed.
 fn report_version(configuration: &MachineConfiguration, write: &Write, world: &World) {
+    let (Write::Create(object) | Write::Copy(object)) = write;
+    let name = object.name_any();
     let (reason, note) = match write {
-        Write::Create(object) => {
-            (ControllerEvent::VersionCreated, format!("{} is made of it", object.name_any()))
-        }
-        Write::Copy(object) => {
-            let note = format!("the edit went into {}, which no Machine has used yet", object.name_any());
+        Write::Create(_) => (ControllerEvent::VersionCreated, format!("{name} is made of it")),
+        Write::Copy(_) => {
+            let note = format!("the edit went into {name}, which no Machine has used yet");
             (ControllerEvent::VersionUpdated, note)
         }
     };
@@ -138,16 +135,11 @@ async fn count(
     versions: &[&MachineConfigurationVersion],
     world: &World,
 ) -> Result<(), WriteError> {
-    let each: Api<MachineConfigurationVersion> = Api::all(world.client.clone());
     let mut failed = Failed::default();
-    for counted in &plan.counted {
-        let found = versions.iter().find(|version| {
-            version.spec.version == counted.version
-                && bedplate_rules::selection::is_of(version, configuration)
-        });
-        let Some(version) = found else { continue };
-        world.counters.wrote(Kind::Configuration);
-        let status = status_of(version, is_deployed(version), counted.machines);
+    for version in versions.iter().filter(|version| is_of(version, configuration)) {
+        let Some(machines) = plan.counted.get(&version.spec.version) else { continue };
+        let status = status_of(version, is_deployed(version), Some(*machines));
+        let each = world.write(Kind::Configuration);
         failed.note(FIELD_MANAGER.apply_status(&each, *version, &status).await.map(drop));
     }
     failed.end()
@@ -159,21 +151,14 @@ async fn remove(
     plan: &VersionPlan,
     world: &World,
 ) -> Result<(), WriteError> {
-    let each: Api<MachineConfigurationVersion> = Api::all(world.client.clone());
-    let name = configuration.name_any();
     let mut failed = Failed::default();
     for removal in &plan.remove {
         let (uid, resource_version) = (removal.uid.clone(), removal.resource_version.clone());
-        world.counters.wrote(Kind::Configuration);
-        let gone = write::delete(&each, &version_name(&name, removal.version), uid, resource_version).await;
-        tracing::info!(
-            configuration = name,
-            version = removal.version,
-            ok = gone.is_ok(),
-            "version deletion finished"
-        );
+        let version = version_name(&configuration.name_any(), removal.version);
+        let each = world.write::<MachineConfigurationVersion>(Kind::Configuration);
+        let gone = write::delete(&each, &version, uid, resource_version).await;
+        tracing::info!(version, ok = gone.is_ok(), "version deletion finished");
         if failed.note(gone) {
-            let version = version_name(&name, removal.version);
             let note =
                 format!("{version} goes: no Machine uses it, and it is not among the newest that are kept");
             world.news.publish(configuration, ControllerEvent::VersionDeleted, &note);
@@ -185,14 +170,12 @@ async fn remove(
 /// Returns true if a host runs a version of a configuration by which it made its cluster. A version that is not known here counts: the host may
 /// have become a Machine of the cluster that it made before.
 fn runs_first(configuration: &str, index: &Index) -> bool {
-    let versions = index.versions_of(configuration);
-    let makes = |number: i64| {
-        let version = versions.iter().find(|version| version.spec.version == number);
+    let makes = |applied: &Applied| {
+        let version = index.find(applied.key());
         version.is_none_or(|version| makes_a_cluster(&version.spec.template.kubernetes))
     };
-    let applied =
-        index.users_of(configuration).filter_map(|machine| machine.status.as_ref()?.applied.as_ref());
-    applied.filter(|applied| applied.name == configuration).any(|applied| makes(applied.version))
+    let mut applied = index.users_of(configuration).filter_map(|machine| machine.applied());
+    applied.any(|applied| applied.name == configuration && makes(applied))
 }
 
 /// Returns the error of an edit of which no host can make a node.
@@ -209,20 +192,18 @@ async fn make(
     known: &[&MachineConfigurationVersion],
     world: &World,
 ) -> Result<(), WriteError> {
-    let versions: Api<MachineConfigurationVersion> = Api::all(world.client.clone());
     let (Write::Create(object) | Write::Copy(object)) = write;
     let (name, what) = (object.name_any(), called(&**object));
     if let Write::Create(object) = write {
         // The one before it may just have been made: the watch of versions is a moment behind that of configurations then.
         let before = version_name(&object.spec.configuration_name, object.spec.version.saturating_sub(1));
         let is_known = known.iter().any(|version| version.name_any() == before);
-        let what = format!("MachineConfigurationVersion {before}");
-        if !is_known && ask(&what, object::get(&versions, &before)).await?.is_some() {
-            return Err(WriteError::Conflict { what });
+        if !is_known && let Some(found) = world.live::<MachineConfigurationVersion>(&before).await? {
+            return Err(WriteError::Conflict { what: called(&found) });
         }
     }
     let parameters = FIELD_MANAGER.post();
-    world.counters.wrote(Kind::Configuration);
+    let versions: Api<MachineConfigurationVersion> = world.write(Kind::Configuration);
     let (step, written) = match write {
         Write::Create(_) => ("create", ask(&what, versions.create(&parameters, object)).await),
         Write::Copy(_) => ("copy", ask(&what, versions.replace(&name, &parameters, object)).await),
@@ -246,30 +227,27 @@ async fn release(
     }
     let name = configuration.name_any();
     let (references, giving) = world.live_references().await?;
-    let each: Api<MachineConfigurationVersion> = Api::all(world.client.clone());
     let mut failed = Failed::default();
-    for number in numbers {
-        let is_given = giving.contains(&(name.clone(), number));
-        let found = versions.iter().find(|version| version.name_any() == version_name(&name, number));
-        let Some(version) = found.filter(|_| !is_given && !references.is_held(&name, number)) else {
-            continue;
-        };
-        world.counters.wrote(Kind::Configuration);
-        failed.note(FIELD_MANAGER.set_finalizer(&each, *version, OWN_FINALIZER, false).await);
+    for version in versions.iter().filter(|version| numbers.contains(&version.spec.version)) {
+        let number = version.spec.version;
+        if !giving.contains(&(name.clone(), number)) && !references.is_held(&name, number) {
+            let each = world.write(Kind::Configuration);
+            failed.note(FIELD_MANAGER.set_finalizer(&each, *version, OWN_FINALIZER, false).await);
+        }
     }
     let is_given = giving.iter().any(|(given, _)| *given == name);
     if plan.release_configuration && !is_given && references.is_free(&name) {
-        let all: Api<MachineConfiguration> = Api::all(world.client.clone());
-        world.counters.wrote(Kind::Configuration);
-        let gone = FIELD_MANAGER.set_finalizer(&all, configuration, OWN_FINALIZER, false).await;
+        let gone = hold(configuration, false, world).await;
         tracing::info!(configuration = name, ok = gone.is_ok(), "finalizer removal finished");
         if failed.note(gone) {
-            world.news.publish(
-                configuration,
-                ControllerEvent::FinalizerRemoved,
-                "it goes, with its versions: no Machine names or has it",
-            );
+            let note = "it goes, with its versions: no Machine names or has it";
+            world.news.publish(configuration, ControllerEvent::FinalizerRemoved, note);
         }
     }
     failed.end()
+}
+
+async fn hold(configuration: &MachineConfiguration, held: bool, world: &World) -> Result<(), WriteError> {
+    let all = world.write(Kind::Configuration);
+    FIELD_MANAGER.set_finalizer(&all, configuration, OWN_FINALIZER, held).await
 }

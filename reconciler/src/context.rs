@@ -6,6 +6,7 @@
 //! removed.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::sync::{Arc, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -18,9 +19,8 @@ use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_engine::Context;
 use bedplate_engine::events::News;
 use bedplate_engine::list;
-use bedplate_engine::object;
 use bedplate_engine::store::synced;
-use bedplate_engine::write::{WriteError, ask};
+use bedplate_engine::write::{WriteError, read};
 use bedplate_process::lease::Tenure;
 use bedplate_process::lock::Lock;
 use bedplate_rules::selection::References;
@@ -29,12 +29,13 @@ use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use kube::api::ListParams;
 use kube::core::Request;
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
 
 use crate::cache::claims::RecentClaims;
 use crate::cache::drains;
 use crate::cache::heartbeats::Heard;
-use crate::cache::index::{Index, Known};
+use crate::cache::index::Index;
 use crate::cache::open_requests::Open;
 use crate::cache::operations::Whose;
 use crate::cache::waits::Waits;
@@ -84,26 +85,18 @@ impl Stores {
         synced(&self.operations).await?;
         synced(&self.claims).await?;
         // The index must have applied the objects of the first lists. Otherwise a version would look unused.
-        let begun = (self.machines.state(), self.versions.state(), self.configurations.state());
-        while !self.has_indexed(&begun) {
+        while !self.are_indexed() {
             tokio::time::sleep(INDEX_CHECK_INTERVAL).await;
         }
         Some(())
     }
 
-    fn has_indexed(&self, (machines, versions, configurations): &Begun) -> bool {
+    /// Returns true if the index has the objects of the stores.
+    fn are_indexed(&self) -> bool {
         let index = self.index();
-        let there = |machine: &Arc<Machine>| self.machines.get(&ObjectRef::from_obj(&**machine)).is_some();
-        machines.iter().all(|machine| index.machine_is_known(&machine.name_any()) || !there(machine))
-            && versions.iter().all(|version| {
-                let reference = ObjectRef::from_obj(&**version);
-                index.version_is_known(version) || self.versions.get(&reference).is_none()
-            })
-            && configurations.iter().all(|configuration| {
-                let reference = ObjectRef::from_obj(&**configuration);
-                index.configuration_is_known(&configuration.name_any())
-                    || self.configurations.get(&reference).is_none()
-            })
+        self.machines.state().iter().all(|machine| index.machine_is_known(&machine.name_any()))
+            && self.versions.state().iter().all(|version| index.version_is_known(version))
+            && self.configurations.state().iter().all(|one| index.configuration_is_known(&one.name_any()))
     }
 
     /// The operations of a Machine.
@@ -127,8 +120,6 @@ impl Stores {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-type Begun = (Vec<Arc<Machine>>, Vec<Arc<MachineConfigurationVersion>>, Vec<Arc<MachineConfiguration>>);
 
 /// Dependencies of the reconcilers.
 pub struct World {
@@ -209,36 +200,21 @@ impl World {
         self.stores.configurations.get(&ObjectRef::new(name))
     }
 
-    /// Returns the configurations and versions that a Machine may get.
-    pub fn known(&self, machine: &Machine, claimed: Option<&str>) -> Known {
-        self.stores.index().known(machine, claimed)
+    /// Returns the API of a kind for one write, which is counted.
+    pub fn write<K: Resource<DynamicType = ()>>(&self, kind: Kind) -> Api<K> {
+        self.counters.wrote(kind);
+        Api::all(self.client.clone())
     }
 
-    /// A Node as it is now.
+    /// Reads an object as it is now. None: it does not exist.
     ///
     /// # Errors
     /// The API server did not say.
-    pub async fn live_node(&self, name: &str) -> Result<Option<Node>, WriteError> {
-        let nodes: Api<Node> = Api::all(self.client.clone());
-        ask(&format!("Node {name}"), object::get(&nodes, name)).await
-    }
-
-    /// A Machine as it is now.
-    ///
-    /// # Errors
-    /// The API server did not say.
-    pub async fn live_machine(&self, name: &str) -> Result<Option<Machine>, WriteError> {
-        let machines: Api<Machine> = Api::all(self.client.clone());
-        ask(&format!("Machine {name}"), object::get(&machines, name)).await
-    }
-
-    /// A MachineConfiguration as it is now.
-    ///
-    /// # Errors
-    /// The API server did not say.
-    pub async fn live_configuration(&self, name: &str) -> Result<Option<MachineConfiguration>, WriteError> {
-        let configurations: Api<MachineConfiguration> = Api::all(self.client.clone());
-        ask(&format!("MachineConfiguration {name}"), object::get(&configurations, name)).await
+    pub async fn live<K>(&self, name: &str) -> Result<Option<K>, WriteError>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    {
+        read(&Api::all(self.client.clone()), name).await
     }
 
     /// Reads the holders of versions live. A Machine that is just being given a version counts too.

@@ -1,12 +1,11 @@
 //! Pure: annotations that the controller writes on a Node it drains: purpose of the cordon, start, pending
 //! Pods, and failure. They hold everything that a restarted controller needs to continue.
 
-use std::collections::BTreeMap;
-
 use bedplate_api::reason::configuration::DegradedReason;
 use bedplate_rules::drain::CORDONED_BY;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt as _;
 use serde::{Deserialize, Serialize};
 
 /// Start of the drain (RFC 3339).
@@ -120,10 +119,6 @@ impl From<GivenUp> for DegradedReason {
     }
 }
 
-fn annotations(node: &Node) -> Option<&BTreeMap<String, String>> {
-    node.metadata.annotations.as_ref()
-}
-
 /// Returns true if no Pods are scheduled onto the Node.
 pub fn is_cordoned(node: &Node) -> bool {
     node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true))
@@ -131,7 +126,7 @@ pub fn is_cordoned(node: &Node) -> bool {
 
 /// Returns the owner of a Node's cordon.
 pub fn cordon_of(node: &Node) -> Cordon {
-    let text = |name: &str| annotations(node).and_then(|all| all.get(name));
+    let text = |name: &str| node.annotations().get(name);
     let cordoned = is_cordoned(node);
     match text(CORDONED_BY).map(|by| Purpose::read(by)) {
         Some(Some(purpose)) => Cordon::Ours(Hold {
@@ -148,7 +143,7 @@ pub fn cordon_of(node: &Node) -> Cordon {
 
 /// Returns the failure of a Node's last drain.
 pub fn failed(node: &Node) -> Option<Failed> {
-    serde_json::from_str(annotations(node)?.get(DRAIN_FAILED)?).ok()
+    serde_json::from_str(node.annotations().get(DRAIN_FAILED)?).ok()
 }
 
 /// A message as it is kept on a Node.

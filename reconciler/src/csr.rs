@@ -60,41 +60,29 @@ pub async fn reconcile(
         tracing::debug!(request = request.name_any(), machine = name, "older certificate request skipped");
         return Ok(None);
     }
-    let machine = world.live_machine(name).await?;
+    let machine: Option<Machine> = world.live(name).await?;
     // A Node of the name may belong to another host.
-    let node = world.live_node(name).await?;
-    let (type_, message) = match verdict(&request, machine.as_ref(), node.as_ref(), &world).await? {
+    let node: Option<Node> = world.live(name).await?;
+    let (event, message) = match verdict(&request, machine.as_ref(), node.as_ref(), &world).await? {
         Verdict::NotOurs => return Ok(None),
         Verdict::Wait(why) => {
             tracing::debug!(request = request.name_any(), machine = name, why, "certificate request waits");
             return Ok(Some(NODE_DELAY));
         }
         Verdict::LeaveOpen(why) => {
-            let note = format!("CertificateSigningRequest {}: {why}", request.name_any());
-            tell(&world, machine.as_ref(), &request, ControllerEvent::CertificateApprovalRequired, &note);
+            tell(&world, machine.as_ref(), &request, ControllerEvent::CertificateApprovalRequired, &why);
             let why = format!("a user must decide: {why}");
             // Read again with growing delays: an agent may report a new address meanwhile. The log has each reason once.
             return Err(WriteError::Later { what: called(&*request), why, again: None });
         }
-        Verdict::Approve => ("Approved", approved(&request)),
-        Verdict::Deny(why) => ("Denied", why),
+        Verdict::Approve => (ControllerEvent::CertificateApproved, approved(&request).to_owned()),
+        Verdict::Deny(why) => (ControllerEvent::CertificateDenied, why),
     };
-    tracing::info!(
-        request = request.name_any(),
-        machine = name,
-        verdict = type_,
-        message,
-        "kubelet certificate request decided"
-    );
-    world.counters.wrote(Kind::Request);
-    let note = format!("CertificateSigningRequest {}: {message}", request.name_any());
-    world.leading(write(&request, (type_, message), &world)).await?;
-    let told = if type_ == "Approved" {
-        ControllerEvent::CertificateApproved
-    } else {
-        ControllerEvent::CertificateDenied
-    };
-    tell(&world, machine.as_ref(), &request, told, &note);
+    let verdict = if event == ControllerEvent::CertificateApproved { "Approved" } else { "Denied" };
+    let object = request.name_any();
+    tracing::info!(request = object, machine = name, verdict, message, "kubelet certificate request decided");
+    world.leading(write(&request, (verdict, &message), &world)).await?;
+    tell(&world, machine.as_ref(), &request, event, &message);
     Ok(None)
 }
 
@@ -118,17 +106,16 @@ async fn verdict(
 
 /// Returns the role of the version that the controller has selected for a Machine. The host's own word, `status.applied`, decides nothing.
 fn role_of(machine: &Machine, world: &World) -> Option<NodeRole> {
-    let selected = machine.status.as_ref()?.selected.as_ref()?;
+    let selected = machine.selected()?;
     let index = world.stores.index();
-    let mut versions = index.versions_of(&selected.name).into_iter();
-    let version = versions.find(|version| version.spec.version == selected.version)?;
+    let version = index.find(selected.key())?;
     Some(version.spec.template.kubernetes.role)
 }
 
-fn approved(request: &CertificateSigningRequest) -> String {
+fn approved(request: &CertificateSigningRequest) -> &'static str {
     match serving::asks_for(request) {
-        Some(_) => "the kubelet of a Machine asks for a certificate of its own name and addresses".to_owned(),
-        None => "its agent asks for the certificate of its own Node".to_owned(),
+        Some(_) => "the kubelet of a Machine asks for a certificate of its own name and addresses",
+        None => "its agent asks for the certificate of its own Node",
     }
 }
 
@@ -138,17 +125,18 @@ fn tell(
     machine: Option<&Machine>,
     request: &CertificateSigningRequest,
     reason: ControllerEvent,
-    note: &str,
+    message: &str,
 ) {
+    let note = format!("CertificateSigningRequest {}: {message}", request.name_any());
     match machine {
-        Some(machine) => world.news.publish(machine, reason, note),
-        None => world.news.publish(request, reason, note),
+        Some(machine) => world.news.publish(machine, reason, &note),
+        None => world.news.publish(request, reason, &note),
     }
 }
 
 async fn write(
     request: &CertificateSigningRequest,
-    (type_, message): (&str, String),
+    (type_, message): (&str, &str),
     world: &World,
 ) -> Result<(), WriteError> {
     let now = Time(Timestamp::now());
@@ -159,14 +147,13 @@ async fn write(
             type_: type_.to_owned(),
             status: "True".to_owned(),
             reason: Some(CertificateDecision::BedplateAgent.to_string()),
-            message: Some(message),
+            message: Some(message.to_owned()),
             last_update_time: Some(now.clone()),
             last_transition_time: Some(now),
         },
     );
-    let requests: Api<CertificateSigningRequest> = Api::all(world.client.clone());
-    let parameters = FIELD_MANAGER.post();
-    let name = request.name_any();
+    let requests: Api<CertificateSigningRequest> = world.write(Kind::Request);
+    let (name, parameters) = (request.name_any(), FIELD_MANAGER.post());
     let written = requests.replace_subresource("approval", &name, &parameters, &decided);
     ask(&called(request), written).await.map(drop)
 }

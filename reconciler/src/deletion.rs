@@ -16,8 +16,8 @@ use bedplate_engine::write::WriteError;
 use bedplate_rules::drain::{Drain, Pod};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use kube::{Api, ResourceExt};
 
 pub use self::plan::{FINALIZER, Lasted, Plan, Step, concerns, plan};
 use crate::FIELD_MANAGER;
@@ -38,11 +38,10 @@ pub async fn reconcile(machine: Arc<Machine>, world: Arc<World>) -> Result<Optio
     let name = machine.name_any();
     // Cached data must not decide that a Node is drained or gone.
     let node = match machine.metadata.deletion_timestamp {
-        Some(_) => world.live_node(&name).await?,
+        Some(_) => world.live(&name).await?,
         None => world.stores.nodes.get(&ObjectRef::new(&name)).map(|node| (*node).clone()),
     };
-    let selected = machine.status.as_ref().and_then(|status| status.selected.as_ref());
-    let configuration = selected.and_then(|selected| world.configuration(&selected.name));
+    let configuration = machine.selected().and_then(|selected| world.configuration(&selected.name));
     let limit = limit(configuration.as_deref());
     let now = Timestamp::now();
     let plan = plan(&machine, node.as_ref(), limit, lasted(&machine, limit, now, &world), now);
@@ -122,18 +121,11 @@ async fn empty(
         world.news.publish(machine, ControllerEvent::NodeDrained, &note);
         return Ok(Some(Duration::from_millis(200)));
     }
-    let left = drain::evict_all(world, &pods, &DRAIN).await?;
-    if let Some(left) = &left {
-        drain::say_awaited(world, node, &left.awaits).await?;
-        drain::tell_blocked(world, machine, node, left, None);
-    }
-    Ok(Some(left.map_or(Duration::ZERO, |left| left.after)))
+    drain::evict_all(world, (node, Some(machine)), &pods, &DRAIN, None).await.map(Some)
 }
 
 async fn hold(machine: &Machine, held: bool, world: &World) -> Result<(), WriteError> {
-    let machines: Api<Machine> = Api::all(world.client.clone());
-    world.counters.wrote(Kind::Deletion);
-    FIELD_MANAGER.set_finalizer(&machines, machine, FINALIZER, held).await?;
+    FIELD_MANAGER.set_finalizer(&world.write(Kind::Deletion), machine, FINALIZER, held).await?;
     if !held {
         let uid = machine.metadata.uid.as_deref().unwrap_or_default();
         ["deleted", "drained"].iter().for_each(|what| world.drains.lasting.ends(&format!("{uid}/{what}")));

@@ -14,9 +14,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_api::condition::set_condition;
+use bedplate_api::condition::{Conditions as _, set_condition};
 use bedplate_api::configuration::{Condition, NodeImage};
 use bedplate_api::id::Digest;
+use bedplate_api::machine::Time;
 use bedplate_api::reason::configuration::VersionReadyReason;
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::reason::machine::ConfigurationPendingReason;
@@ -26,8 +27,7 @@ use bedplate_engine::write::WriteError;
 use bedplate_oci::{Access, EnsureImageError, Options, resolve_tag};
 use bedplate_rules::selection::{Choice, Pending, is_deployed};
 use jiff::Timestamp;
-use kube::{Api, ResourceExt};
-use serde_json::json;
+use kube::ResourceExt;
 
 use crate::FIELD_MANAGER;
 use crate::context::World;
@@ -71,19 +71,15 @@ pub fn is_open(version: &MachineConfigurationVersion) -> bool {
 
 /// Returns the reason why the last attempt to resolve a version's image failed.
 pub fn failure(version: &MachineConfigurationVersion) -> Option<&str> {
-    let found = written(version)
+    let found = version
+        .condition(condition_type::READY)
         .filter(|ready| ready.status == "False" && ready.observed_generation == version.metadata.generation);
     found.filter(|_| is_open(version)).map(|c| c.message.as_str())
 }
 
-/// Returns condition `Ready` as the version has it.
-fn written(version: &MachineConfigurationVersion) -> Option<&Condition> {
-    version.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == condition_type::READY)
-}
-
 /// Returns condition `Ready` as it must be. None: the registry has not been asked yet.
 fn ready(version: &MachineConfigurationVersion, now: Timestamp) -> Option<Condition> {
-    let mut own: Vec<Condition> = written(version).cloned().into_iter().collect();
+    let mut own: Vec<Condition> = version.condition(condition_type::READY).cloned().into_iter().collect();
     if !is_open(version) && version.metadata.deletion_timestamp.is_none() {
         let image = &version.spec.template.image;
         let (reason, message) = match resolved_by_hosts(image) {
@@ -104,7 +100,8 @@ pub fn is_described(version: &MachineConfigurationVersion) -> bool {
     let ready = ready(version, Timestamp::UNIX_EPOCH);
     let observed = version.status.as_ref().and_then(|status| status.observed_generation);
     ready.is_none()
-        || written(version) == ready.as_ref() && observed == ready.and_then(|c| c.observed_generation)
+        || version.condition(condition_type::READY) == ready.as_ref()
+            && observed == ready.and_then(|c| c.observed_generation)
 }
 
 /// A choice, once the image of what is chosen is known: a version is not locked before.
@@ -144,11 +141,8 @@ pub async fn reconcile(
     let status = answered(&version, answer.as_ref().map_err(|error| told(image, error)), Timestamp::now());
     if version.status.as_ref() != Some(&status) {
         let whole = MachineConfigurationVersion { status: Some(status), ..(*version).clone() };
-        let machines = whole.status.as_ref().and_then(|status| status.machines).unwrap_or(0);
-        let versions: Api<MachineConfigurationVersion> = Api::all(world.client.clone());
-        world.counters.wrote(Kind::Image);
-        let body = status_of(&whole, is_deployed(&version), machines);
-        world.leading(FIELD_MANAGER.apply_status(&versions, &*version, &body)).await?;
+        let body = status_of(&whole, is_deployed(&version), None);
+        world.leading(FIELD_MANAGER.apply_status(&world.write(Kind::Image), &*version, &body)).await?;
         let name = version.name_any();
         tracing::info!(
             version = name,
@@ -224,39 +218,30 @@ fn answered(
     status
 }
 
-/// Adds to the status of a version, which is written as a whole: its image as far as the version has it, and `Ready`.
-fn describe(body: &mut serde_json::Value, version: &MachineConfigurationVersion, now: Timestamp) {
-    if let Some(status) = version.status.as_ref().filter(|_| is_tag(&version.spec.template.image)) {
-        if let Some(digest) = &status.image_digest {
-            body["imageDigest"] = json!(digest);
-        }
-        if let Some(reference) = &status.image_reference {
-            body["imageReference"] = json!(reference);
-        }
+/// Returns the controller's part of a version's status, whole: server-side apply removes the fields that it omits. `machines`: the number of
+/// Machines that hold it, if that is another one now.
+pub fn status_of(
+    version: &MachineConfigurationVersion,
+    deployed: bool,
+    machines: Option<i32>,
+) -> MachineConfigurationVersionStatus {
+    let (before, now) = (version.status.clone().unwrap_or_default(), Timestamp::now());
+    let (ready, is_tag) = (ready(version, now), is_tag(&version.spec.template.image));
+    MachineConfigurationVersionStatus {
+        observed_generation: ready.as_ref().and_then(|ready| ready.observed_generation),
+        deployed: Some(deployed),
+        deployed_time: before.deployed_time.or(deployed.then_some(Time(now))),
+        machines: machines.or(before.machines).or(Some(0)),
+        image_digest: before.image_digest.filter(|_| is_tag),
+        image_reference: before.image_reference.filter(|_| is_tag),
+        conditions: ready.into_iter().collect(),
     }
-    if let Some(ready) = ready(version, now) {
-        body["observedGeneration"] = json!(ready.observed_generation);
-        body["conditions"] = json!([ready]);
-    }
-}
-
-/// Returns the controller's part of a version's status, whole: server-side apply removes the fields that it omits.
-pub fn status_of(version: &MachineConfigurationVersion, deployed: bool, machines: i32) -> serde_json::Value {
-    let status = version.status.clone().unwrap_or_default();
-    let mut body = json!({ "deployed": deployed, "machines": machines });
-    describe(&mut body, version, Timestamp::now());
-    if let Some(time) = status.deployed_time {
-        body["deployedTime"] = json!(time);
-    } else if deployed {
-        body["deployedTime"] = json!(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::now()));
-    }
-    body
 }
 
 #[cfg(test)]
 mod tests {
     use bedplate_rules::selection::Select;
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -332,7 +317,7 @@ mod tests {
         assert_eq!(again, refused, "the same is not written again");
         version.status = Some(answered(&version, Ok(&known), Timestamp::UNIX_EPOCH));
         assert_eq!(failure(&version), None);
-        let body = status_of(&version, true, 3);
+        let body = json!(status_of(&version, true, Some(3)));
         assert_eq!((&body["imageDigest"], &body["imageReference"]), (&json!(digest()), &json!(TAG)));
         assert_eq!(body["conditions"][0]["status"], "True");
     }
@@ -353,7 +338,7 @@ mod tests {
             let mut version = version(&image, &status);
             version.metadata.generation = Some(2);
             assert!(!is_described(&version), "{reason}");
-            let body = status_of(&version, false, 0);
+            let body = json!(status_of(&version, false, Some(0)));
             let ready = &body["conditions"][0];
             assert_eq!(
                 (&ready["type"], &ready["status"], &ready["reason"]),
@@ -367,7 +352,7 @@ mod tests {
         }
         let open = tagged(&json!({}));
         assert!(is_described(&open), "the registry was not asked yet");
-        assert_eq!(status_of(&open, false, 0).get("conditions"), None);
+        assert!(status_of(&open, false, None).conditions.is_empty());
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod plan;
 
 use std::sync::Arc;
 
-use bedplate_api::machine::{Machine, NODE_CONFIGURATION, NODE_VERSION};
+use bedplate_api::machine::{Machine, NODE_CONFIGURATION, NODE_VERSION, Selected};
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::reason::machine::DrainedReason;
 use bedplate_api::version::{MachineConfigurationVersion, version_name};
@@ -19,8 +19,8 @@ use bedplate_engine::write::WriteError;
 use bedplate_rules::selection::Again;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use kube::{Api, ResourceExt};
 use serde_json::json;
 
 pub use self::plan::{NodeSeen, Plan, Status, plan};
@@ -55,7 +55,7 @@ async fn look(machine: Arc<Machine>, turn: Option<Again>, world: &World) -> Resu
     }
     // A store that is a moment behind must not have a host paved, or a server switched off that runs a node.
     let must_ask = has_node || observed_node::is_due(&machine);
-    let live = if cached.is_none() && must_ask { world.live_node(&name).await? } else { None };
+    let live = if cached.is_none() && must_ask { world.live::<Node>(&name).await? } else { None };
     let seen = match (&cached, &live) {
         (Some(node), _) => NodeSeen::Present(node),
         (None, Some(node)) => NodeSeen::Present(node),
@@ -64,14 +64,14 @@ async fn look(machine: Arc<Machine>, turn: Option<Again>, world: &World) -> Resu
     };
     let claim = world.stores.claims.get(&ObjectRef::new(&name));
     let named = claim.as_ref().map(|claim| claim.spec.configuration_ref.name.as_str());
-    let known = world.known(&machine, named);
+    let known = world.stores.index().known(&machine, named);
     let (configurations, versions) = known.slices();
     let objects = (&configurations[..], &versions[..]);
     let mut machine = machine;
     let mut plan = plan::plan(&machine, seen, turn, objects, claim.as_deref(), Timestamp::now());
     if plan.ends_claim(&machine) {
         // The release of a host is its own word, so the decision is made again by a live read of it.
-        let Some(live) = world.live_machine(&name).await? else { return Ok(()) };
+        let Some(live) = world.live(&name).await? else { return Ok(()) };
         machine = Arc::new(live);
         plan = plan::plan(&machine, seen, turn, objects, claim.as_deref(), Timestamp::now());
     }
@@ -95,13 +95,10 @@ async fn apply(
         if let Some((configuration, number)) = &plan.lock {
             lock(machine, &version_name(configuration, *number), versions, world).await?;
         }
-        world.counters.wrote(Kind::Machine);
-        let machines: Api<Machine> = Api::all(world.client.clone());
-        FIELD_MANAGER.apply_status(&machines, machine, status).await?;
-        let before = machine.status.as_ref().and_then(|status| status.selected.as_ref());
-        if let Some(selected) =
-            selected.filter(|selected| !before.is_some_and(|was| was.is_same_choice(selected)))
-        {
+        FIELD_MANAGER.apply_status(&world.write(Kind::Machine), machine, status).await?;
+        let is_new =
+            |selected: &&Selected| !machine.selected().is_some_and(|was| was.is_same_choice(selected));
+        if let Some(selected) = selected.filter(is_new) {
             let version = selected.version_name();
             tracing::info!(machine = name, version, source = ?selected.source, "version selected");
         }
@@ -114,10 +111,8 @@ async fn apply(
         }
     }
     if let (Some((configuration, version)), NodeSeen::Present(node)) = (&plan.annotate, node) {
-        let nodes: Api<Node> = Api::all(world.client.clone());
         let annotations = json!({ NODE_CONFIGURATION: configuration, NODE_VERSION: version.to_string() });
-        world.counters.wrote(Kind::Machine);
-        FIELD_MANAGER.apply_annotations(&nodes, node, &annotations).await?;
+        FIELD_MANAGER.apply_annotations(&world.write(Kind::Machine), node, &annotations).await?;
         // A Node is annotated once for each version that it is of.
         let note = format!("Node {} runs {}", node.name_any(), version_name(configuration, *version));
         world.news.publish(machine, ControllerEvent::VersionApplied, &note);
@@ -136,9 +131,7 @@ pub async fn say_drained(
     world: &World,
 ) -> Result<(), WriteError> {
     let Some(status) = plan::drained(machine, drained, now) else { return Ok(()) };
-    let machines: Api<Machine> = Api::all(world.client.clone());
-    world.counters.wrote(Kind::Deletion);
-    FIELD_MANAGER.apply_status(&machines, machine, &status).await.map(drop)
+    FIELD_MANAGER.apply_status(&world.write(Kind::Deletion), machine, &status).await.map(drop)
 }
 
 /// H4: a version that is used does not change any more.
@@ -149,10 +142,8 @@ async fn lock(
     world: &World,
 ) -> Result<(), WriteError> {
     let Some(version) = versions.iter().find(|version| version.name_any() == name) else { return Ok(()) };
-    let machines = version.status.as_ref().and_then(|status| status.machines).unwrap_or(0);
-    let all: Api<MachineConfigurationVersion> = Api::all(world.client.clone());
-    world.counters.wrote(Kind::Machine);
-    FIELD_MANAGER.apply_status(&all, *version, &status_of(version, true, machines)).await?;
+    let status = status_of(version, true, None);
+    FIELD_MANAGER.apply_status(&world.write(Kind::Machine), *version, &status).await?;
     tracing::info!(version = name, "version locked");
     let note = format!("Machine {} uses it: it does not change any more", machine.name_any());
     world.news.publish(*version, ControllerEvent::VersionLocked, &note);

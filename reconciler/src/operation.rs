@@ -18,15 +18,17 @@ use bedplate_engine::write::{self, Failed, WriteError};
 use bedplate_rules::drain::CORDONED_BY;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use kube::{Api, ResourceExt};
 
 pub use self::fan_out::FINALIZER;
 pub use self::plan::{Plan, Seen, parent_of, plan};
 use crate::FIELD_MANAGER;
 use crate::context::World;
+use crate::cordon::is_cordoned;
+use crate::foreign_node::is_node_of;
 use crate::metrics::Kind;
-use bedplate_rules::operation::{is_finished, state};
+use bedplate_rules::operation::is_finished;
 
 /// Brings the fields of one operation that this controller owns to the desired state. Returns the delay
 /// before the next reconcile.
@@ -52,7 +54,7 @@ pub async fn reconcile(
     let mut found = world.stores.machines.get(&ObjectRef::new(machine));
     // A store that is a moment behind must not fail what is for a Machine that is there.
     if found.is_none() && is_open && !plan::is_early(&operation, now) {
-        found = world.live_machine(machine).await?.map(Arc::new);
+        found = world.live(machine).await?.map(Arc::new);
     }
     let since = |operation: &MachineOperation| world.stores.whose.since(operation, now);
     let others = if is_open { world.stores.operations_of(machine) } else { Vec::new() };
@@ -71,22 +73,19 @@ pub async fn reconcile(
 fn told(operation: &MachineOperation) -> (ControllerEvent, String) {
     let spec = &operation.spec;
     let on = spec.machine_ref.as_ref().map(|machine| format!(" of Machine {}", machine.name));
-    let status = operation.status.as_ref();
-    let is_done = state(operation) == Some(OperationState::Complete);
-    let (reason, how) = match is_done {
-        true => (ControllerEvent::OperationComplete, "is done"),
-        false => (ControllerEvent::OperationFailed, "has failed"),
+    let status = operation.status.clone().unwrap_or_default();
+    let (event, how, reason) = match status.state {
+        Some(OperationState::Complete) => (ControllerEvent::OperationComplete, "is done", None),
+        _ => (ControllerEvent::OperationFailed, "has failed", status.reason),
     };
-    let said = |text: Option<&String>| text.cloned().filter(|text| !text.is_empty());
-    let why = said(status.and_then(|status| status.reason.as_ref())).filter(|_| !is_done);
-    let parts = [why, said(status.and_then(|status| status.message.as_ref()))];
-    let parts: Vec<String> = parts.into_iter().flatten().collect();
-    let parts = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(": ")) };
-    (reason, format!("{}{} {how}{parts}", spec.operation_name, on.unwrap_or_default()))
+    let mut note = format!("{}{} {how}", spec.operation_name, on.unwrap_or_default());
+    for part in [reason, status.message].into_iter().flatten().filter(|part| !part.is_empty()) {
+        note.push_str(&format!(": {part}"));
+    }
+    (event, note)
 }
 
 async fn apply(operation: &MachineOperation, plan: &Plan, world: &World) -> Result<(), WriteError> {
-    let (name, all) = (operation.name_any(), Api::<MachineOperation>::all(world.client.clone()));
     if plan.remove {
         return remove(operation, world).await;
     }
@@ -96,7 +95,7 @@ async fn apply(operation: &MachineOperation, plan: &Plan, world: &World) -> Resu
     }
     // Before the label by which the agent finds it: so it is not written twice at the same time.
     if let Some(status) = &plan.status {
-        world.counters.wrote(Kind::Operation);
+        let all = world.write(Kind::Operation);
         let written = match status.state {
             Some(OperationState::Failed) => end::write(&all, operation, status).await,
             _ => FIELD_MANAGER.apply_status(&all, operation, status).await.map(drop),
@@ -104,11 +103,12 @@ async fn apply(operation: &MachineOperation, plan: &Plan, world: &World) -> Resu
         if failed.note(written)
             && let Some(reason) = &status.reason
         {
-            tracing::info!(operation = name, reason, message = status.message, "operation failed");
+            let operation = operation.name_any();
+            tracing::info!(operation, reason, message = status.message, "operation failed");
         }
     }
     if let Some(labels) = &plan.labels {
-        world.counters.wrote(Kind::Operation);
+        let all = world.write(Kind::Operation);
         failed.note(FIELD_MANAGER.apply_labels(&all, operation, labels).await);
     }
     failed.end()
@@ -119,16 +119,12 @@ async fn repave(operation: &MachineOperation, world: &World) -> Result<(), Write
     let Some(name) = operation.spec.machine_ref.as_ref().map(|machine| machine.name.as_str()) else {
         return Ok(());
     };
-    let Some(node) = world.live_node(name).await? else { return Ok(()) };
-    let spec = node.spec.as_ref();
-    let is_its = spec.and_then(|spec| spec.provider_id.as_deref()) == Some(&format!("bedplate://{name}"));
-    let is_cordoned = spec.is_some_and(|spec| spec.unschedulable == Some(true));
+    let Some(node) = world.live::<Node>(name).await? else { return Ok(()) };
     let is_for_it = node.annotations().get(CORDONED_BY) == operation.metadata.uid.as_ref();
-    if !(is_its && is_cordoned && is_for_it) {
+    if !(is_node_of(name, &node) && is_cordoned(&node) && is_for_it) {
         return Ok(());
     }
-    let nodes: Api<Node> = Api::all(world.client.clone());
-    world.counters.wrote(Kind::Operation);
+    let nodes = world.write::<Node>(Kind::Operation);
     write::delete(&nodes, name, node.uid(), node.resource_version()).await?;
     tracing::info!(operation = operation.name_any(), node = name, "drained Node deleted for a repave");
     Ok(())
@@ -136,8 +132,7 @@ async fn repave(operation: &MachineOperation, world: &World) -> Result<(), Write
 
 /// O2
 async fn remove(operation: &MachineOperation, world: &World) -> Result<(), WriteError> {
-    let (name, all) = (operation.name_any(), Api::<MachineOperation>::all(world.client.clone()));
-    world.counters.wrote(Kind::Operation);
+    let (name, all) = (operation.name_any(), world.write::<MachineOperation>(Kind::Operation));
     write::delete(&all, &name, operation.uid(), operation.resource_version()).await?;
     tracing::info!(operation = name, "expired operation deleted");
     Ok(())

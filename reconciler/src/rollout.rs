@@ -25,8 +25,9 @@ use bedplate_api::machine::Machine;
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_engine::Context as _;
-use bedplate_engine::write::{self, WriteError};
-use bedplate_rules::drain::{Drain, refusal};
+use bedplate_engine::elapsed::later;
+use bedplate_engine::write::{self, WriteError, called};
+use bedplate_rules::drain::{Drain, Pod, Refusal, refusal};
 use futures::{StreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
@@ -40,14 +41,17 @@ pub use self::plan::{Step, allowed, limit, plan, settings};
 pub use crate::cache::waits::{Wait, is_late};
 use crate::context::{Stores, World};
 pub use crate::cordon::Purpose;
-use crate::cordon::{Cordon, Failed, GivenUp, cordon_of};
+use crate::cordon::{Cordon, Failed, GivenUp, Hold, cordon_of, cut};
 use crate::machine;
 use crate::metrics::Turn;
-use crate::node::drain::{self, Left};
+use crate::node::drain;
 
 /// Interval between checks of a running update, if nothing changes before. A check detects unreachable
 /// agents.
 const ROLLOUT_CHECK_INTERVAL: Duration = Duration::from_secs(60);
+/// Delay before the first check of a Node that was cordoned.
+const CORDON_CHECK_DELAY: Duration = Duration::from_millis(500);
+
 /// Maximum number of Machines whose steps are done concurrently.
 const MAX_CONCURRENT_STEPS: usize = 8;
 /// Maximum difference between the clocks of the controller that started a drain and of this one.
@@ -78,15 +82,16 @@ pub async fn reconcile(
     }
     // Steps that make a Machine unavailable come first, while the check is recent.
     steps.sort_by_key(order);
-    let turn = Actor { configuration: &configuration, known: &known, rollout: &rollout, world: &world };
+    let drain = gently(&configuration, settings.as_ref());
+    let actor =
+        Actor { configuration: &configuration, known: &known, rollout: &rollout, drain, world: &world };
     for alike in steps.chunk_by(|one, other| order(one) == order(other)) {
         // Sequential steps would let the last of many drains time out before its first check.
-        let all: Vec<_> = alike.iter().map(|step| turn.does(step, settings.as_ref())).collect();
+        let all: Vec<_> = alike.iter().map(|step| actor.does(step)).collect();
         let mut all = stream::iter(all).buffer_unordered(MAX_CONCURRENT_STEPS);
         while let Some(done) = all.next().await {
             match done {
-                Ok(Some(left)) => after = Some(after.map_or(left.after, |after| after.min(left.after))),
-                Ok(None) => {}
+                Ok(next) => after = after.into_iter().chain(next).min(),
                 Err(error) => drop(failed.note(Err(error))),
             }
         }
@@ -129,7 +134,7 @@ fn strays(rollout: &Rollout, world: &World) -> Vec<Step> {
 
 /// The configuration whose rolling update a Machine is in, if that has one.
 pub fn governs(machine: &Machine, stores: &Stores) -> Option<String> {
-    let name = &machine.status.as_ref()?.selected.as_ref()?.name;
+    let name = &machine.selected()?.name;
     let configuration = stores.configurations.get(&ObjectRef::new(name))?;
     settings(&configuration).map(|_| name.clone())
 }
@@ -150,7 +155,7 @@ impl Known {
         let (name, index) = (configuration.name_any(), world.stores.index());
         let machines: Vec<_> = index.users_of(&name).cloned().collect();
         // A Machine that comes from another configuration may be a control plane.
-        let applied = machines.iter().filter_map(|machine| machine.status.as_ref()?.applied.as_ref());
+        let applied = machines.iter().filter_map(|machine| machine.applied());
         let mut names: BTreeSet<&str> = applied.map(|applied| applied.name.as_str()).collect();
         names.insert(&name);
         let versions = names.into_iter().flat_map(|name| index.versions_of(name)).cloned().collect();
@@ -168,33 +173,35 @@ impl Known {
     }
 }
 
-/// Executor of one step.
+/// Returns drain settings. By default a Pod's emptyDir data is lost, and a Pod without a controller is not evicted.
+fn gently(configuration: &MachineConfiguration, settings: Option<&RollingUpdate>) -> Drain {
+    let (limit, policy) = (limit(Some(configuration)), settings.and_then(|settings| settings.drain));
+    let delete_empty_dir = policy.is_none_or(|policy| policy.delete_empty_dir_data);
+    Drain { limit, grace: None, delete_empty_dir, force: policy.is_some_and(|policy| policy.force) }
+}
+
+/// Executor of one step. Each returns the delay until the next check.
 struct Actor<'a> {
     configuration: &'a MachineConfiguration,
     known: &'a Known,
     rollout: &'a Rollout,
+    drain: Drain,
     world: &'a World,
 }
 
 impl Actor<'_> {
-    async fn does(&self, step: &Step, settings: Option<&RollingUpdate>) -> Result<Option<Left>, WriteError> {
-        let done = self.world.leading(self.step(step, settings)).await;
+    async fn does(&self, step: &Step) -> Result<Option<Duration>, WriteError> {
+        let done = self.world.leading(self.step(step)).await;
         self.world.turns.turned(step.kind(), done.is_ok());
         done
     }
 
-    async fn step(&self, step: &Step, settings: Option<&RollingUpdate>) -> Result<Option<Left>, WriteError> {
+    async fn step(&self, step: &Step) -> Result<Option<Duration>, WriteError> {
         match step {
-            Step::Take { machine } => self.take(machine).await.map(|()| None),
-            Step::Cordon { machine, node_uid, version } => {
-                self.cordon(machine, node_uid, version, settings).await.map(Some)
-            }
-            Step::Drain { machine, node_uid, version } => {
-                self.drain(machine, node_uid, version, settings).await
-            }
-            Step::Free { machine, node_uid, failed } => {
-                self.free(machine, node_uid, failed.as_ref()).await.map(|()| None)
-            }
+            Step::Take { machine } => self.take(machine).await,
+            Step::Cordon { machine, node_uid, version } => self.cordon(machine, node_uid, version).await,
+            Step::Drain { machine, node_uid, version } => self.drain(machine, node_uid, version).await,
+            Step::Free { machine, node_uid, failed } => self.free(machine, node_uid, failed.as_ref()).await,
         }
     }
 
@@ -209,125 +216,100 @@ impl Actor<'_> {
         }
     }
 
-    async fn take(&self, name: &str) -> Result<(), WriteError> {
-        match self.machine(name) {
-            Some(machine) => machine::take(machine.clone(), self.world).await,
-            None => Ok(()),
+    async fn take(&self, name: &str) -> Result<Option<Duration>, WriteError> {
+        if let Some(machine) = self.machine(name) {
+            machine::take(machine.clone(), self.world).await?;
         }
+        Ok(None)
     }
 
     /// The Node as it is now, if it is the one that was planned for.
     async fn live(&self, name: &str, uid: &str) -> Result<Node, WriteError> {
-        let node = self.world.live_node(name).await?;
+        let node: Option<Node> = self.world.live(name).await?;
         let is_it = |node: &Node| node.metadata.uid.as_deref() == Some(uid);
         node.filter(is_it).ok_or_else(|| WriteError::Conflict { what: format!("Node {name}") })
     }
 
-    /// The Node as it is now, if it is cordoned for this version.
-    async fn held(&self, name: &str, uid: &str, version: &str) -> Result<Node, WriteError> {
-        let node = self.live(name, uid).await?;
-        let ours = Purpose::Rollout(version.to_owned());
-        match cordon_of(&node) {
-            Cordon::Ours(hold) if hold.purpose == ours && hold.cordoned => Ok(node),
-            _ => {
-                self.world.drains.forget(name);
-                Err(WriteError::Conflict { what: format!("Node {name}") })
-            }
-        }
+    /// Returns the error for a Node whose cordon is another one than it was planned for.
+    fn changed(&self, node: &Node) -> WriteError {
+        self.world.drains.forget(&node.name_any());
+        WriteError::Conflict { what: called(node) }
     }
 
-    async fn cordon(
-        &self,
-        name: &str,
-        uid: &str,
-        version: &str,
-        settings: Option<&RollingUpdate>,
-    ) -> Result<Left, WriteError> {
+    async fn cordon(&self, name: &str, uid: &str, version: &str) -> Result<Option<Duration>, WriteError> {
         let (world, now) = (self.world, Timestamp::now());
         let node = self.live(name, uid).await?;
         if !matches!(cordon_of(&node), Cordon::Free) {
-            return Err(WriteError::Conflict { what: format!("Node {name}") });
+            return Err(WriteError::Conflict { what: called(&node) });
         }
         let pods = drain::pods(world, name).await?;
-        let left = Left { awaits: String::new(), blocked: None, after: Duration::from_millis(500) };
         // No Node is cordoned if its Pods cannot be evicted.
-        if let Some(refusal) = refusal(&pods, &self.gently(settings)) {
-            let (reason, why) = events::refused(&refusal);
-            let failed = self.failed(version, reason, &why);
+        if let Some(refusal) = refusal(&pods, &self.drain) {
+            let failed = self.refused(version, &refusal);
             tracing::warn!(machine = name, version, reason = failed.message, "Node drain refused");
             drain::say_failed(world, &node, &failed).await?;
-            self.tell(name, ControllerEvent::UpdateFailed, &events::given_up(version, &failed.message));
-            return Ok(left);
+            self.tell(name, ControllerEvent::UpdateFailed, &events::given_up(&failed));
+            return Ok(Some(CORDON_CHECK_DELAY));
         }
         drain::cordon(world, &node, &Purpose::Rollout(version.to_owned()), now).await?;
         world.drains.begins(&pods);
         tracing::info!(machine = name, version, "turn started, Node cordoned");
         self.tell(name, ControllerEvent::UpdateStarted, &events::begun(name, version));
-        Ok(left)
+        Ok(Some(CORDON_CHECK_DELAY))
     }
 
-    async fn drain(
-        &self,
-        name: &str,
-        uid: &str,
-        version: &str,
-        settings: Option<&RollingUpdate>,
-    ) -> Result<Option<Left>, WriteError> {
-        let (world, now) = (self.world, Timestamp::now());
-        let node = self.held(name, uid, version).await?;
+    async fn drain(&self, name: &str, uid: &str, version: &str) -> Result<Option<Duration>, WriteError> {
+        let (world, now, limit) = (self.world, Timestamp::now(), self.drain.limit);
+        let node = self.live(name, uid).await?;
+        let hold = match cordon_of(&node) {
+            Cordon::Ours(hold) if hold.cordoned && hold.purpose == Purpose::Rollout(version.to_owned()) => {
+                hold
+            }
+            _ => return Err(self.changed(&node)),
+        };
         let pods = drain::pods(world, name).await?;
-        let drain = self.gently(settings);
-        if let Some(refusal) = refusal(&pods, &drain) {
-            let (reason, why) = events::refused(&refusal);
-            return self.give_up(&node, version, reason, &why).await;
+        if let Some(refusal) = refusal(&pods, &self.drain) {
+            return self.give_up(&node, &self.refused(version, &refusal)).await;
         }
-        if !pods.iter().any(bedplate_rules::drain::Pod::has_to_leave) {
+        if !pods.iter().any(Pod::has_to_leave) {
             return self.finish(&node, version).await;
         }
-        let Some(left) = self.time_left(&node, drain.limit, now) else {
+        let Some(left) = self.time_left(&node, &hold, now) else {
             drain::say_begun(world, &node, now).await?;
-            return Ok(Some(Left { awaits: String::new(), blocked: None, after: Duration::ZERO }));
+            return Ok(Some(Duration::ZERO));
         };
         // The timeout counts only after the Pods were evicted. A controller that was stopped or busy evicts
         // them first.
-        let pending = node.annotations().get(crate::cordon::DRAIN_PENDING);
-        if let Some(pending) = pending.filter(|_| !left.is_positive()) {
-            let message = format!("not drained within {} s: {pending}", drain.limit.as_secs());
-            return self.give_up(&node, version, GivenUp::DrainTimedOut, &message).await;
+        if let Some(pending) = hold.awaits.filter(|_| !left.is_positive()) {
+            let message = format!("not drained within {} s: {pending}", limit.as_secs());
+            return self.give_up(&node, &self.failed(version, GivenUp::DrainTimedOut, &message)).await;
         }
-        let until = now.saturating_add(left).unwrap_or(Timestamp::MAX);
-        let left = drain::evict_all(world, &pods, &drain).await?;
-        if let Some(left) = &left {
-            drain::say_awaited(world, &node, &left.awaits).await?;
-            if let Some(machine) = self.machine(name) {
-                drain::tell_blocked(world, machine, &node, left, Some(until));
-            }
-        }
-        Ok(left.or(Some(Left { awaits: String::new(), blocked: None, after: Duration::ZERO })))
+        let machine = self.machine(name).map(AsRef::as_ref);
+        let until = later(now, left);
+        drain::evict_all(world, (&node, machine), &pods, &self.drain, Some(until)).await.map(Some)
     }
 
     /// Returns the remaining time of a drain. Returns `None` if its start is unknown or in the future. Uses
     /// this program's monotonic clock, because the wall clock may leap. The time on the Node counts only if
     /// another controller started the drain.
-    fn time_left(&self, node: &Node, limit: SignedDuration, now: Timestamp) -> Option<SignedDuration> {
-        let Cordon::Ours(hold) = cordon_of(node) else { return None };
-        let (began, uid) = (hold.began?, node.metadata.uid.as_deref()?);
+    fn time_left(&self, node: &Node, hold: &Hold, now: Timestamp) -> Option<SignedDuration> {
+        let (began, uid, limit) = (hold.began?, node.metadata.uid.as_deref()?, self.drain.limit);
         let lasting = &self.world.drains.lasting;
-        let is_sane = lasting.knows(uid, began) || began <= now.saturating_add(MAX_CLOCK_SKEW).unwrap_or(now);
+        let is_sane = lasting.knows(uid, began) || began <= later(now, MAX_CLOCK_SKEW);
         is_sane.then(|| limit.saturating_sub(lasting.lasted(uid, began, now, limit)))
     }
 
     /// Deletes a Node without Pods, if a live read shows that its Machine must still be updated.
-    async fn finish(&self, node: &Node, version: &str) -> Result<Option<Left>, WriteError> {
+    async fn finish(&self, node: &Node, version: &str) -> Result<Option<Duration>, WriteError> {
         let name = node.name_any();
-        let changed = || WriteError::Conflict { what: format!("Machine {name}") };
-        let machine = self.world.live_machine(&name).await?.ok_or_else(changed)?;
-        let known = Known { machines: vec![Arc::new(machine)], versions: self.known.versions.clone() };
+        let machine: Option<Machine> = self.world.live(&name).await?;
+        let machines = machine.into_iter().map(Arc::new).collect();
+        let known = Known { machines, versions: self.known.versions.clone() };
         let seen = Arc::new(node.clone());
         let now = known.judge(self.configuration, &|_| Some(seen.clone()), &self.world.stores);
         let is_due = |member: &Member| member.place == Place::Draining(version.to_owned());
         if !now.members.iter().any(is_due) {
-            return Err(changed());
+            return Err(WriteError::Conflict { what: format!("Machine {name}") });
         }
         drain::remove(self.world, node).await?;
         tracing::info!(machine = name, version, "Pods evicted, Node deleted");
@@ -335,71 +317,42 @@ impl Actor<'_> {
         Ok(None)
     }
 
-    async fn give_up(
-        &self,
-        node: &Node,
-        version: &str,
-        reason: GivenUp,
-        message: &str,
-    ) -> Result<Option<Left>, WriteError> {
-        let failed = self.failed(version, reason, message);
-        tracing::warn!(
-            machine = node.name_any(),
-            version,
-            reason = ?reason,
-            message,
-            "turn failed, uncordoning Node"
-        );
-        drain::free(self.world, node, Some(&failed)).await?;
-        self.tell(
-            &node.name_any(),
-            ControllerEvent::UpdateFailed,
-            &events::given_up(version, &failed.message),
-        );
+    async fn give_up(&self, node: &Node, failed: &Failed) -> Result<Option<Duration>, WriteError> {
+        let Failed { version, reason, message, .. } = failed;
+        let machine = node.name_any();
+        tracing::warn!(machine, version, ?reason, message, "turn failed, uncordoning Node");
+        drain::free(self.world, node, Some(failed)).await?;
+        self.tell(&machine, ControllerEvent::UpdateFailed, &events::given_up(failed));
         Ok(None)
     }
 
-    async fn free(&self, name: &str, uid: &str, failed: Option<&Failed>) -> Result<(), WriteError> {
+    async fn free(
+        &self,
+        name: &str,
+        uid: &str,
+        failed: Option<&Failed>,
+    ) -> Result<Option<Duration>, WriteError> {
         let node = self.live(name, uid).await?;
-        match cordon_of(&node) {
-            Cordon::Ours(hold) if matches!(hold.purpose, Purpose::Rollout(_)) => {
-                tracing::info!(machine = name, "turn canceled, uncordoning Node");
-                drain::free(self.world, &node, failed).await?;
-                match failed {
-                    Some(failed) => {
-                        let note = events::given_up(&failed.version, &failed.message);
-                        self.tell(name, ControllerEvent::UpdateFailed, &note);
-                    }
-                    None => {
-                        self.tell(
-                            name,
-                            ControllerEvent::UpdateInterrupted,
-                            &events::held(name, self.rollout),
-                        );
-                    }
-                }
-                Ok(())
-            }
-            _ => {
-                self.world.drains.forget(name);
-                Err(WriteError::Conflict { what: format!("Node {name}") })
-            }
+        if !matches!(cordon_of(&node), Cordon::Ours(Hold { purpose: Purpose::Rollout(_), .. })) {
+            return Err(self.changed(&node));
         }
+        tracing::info!(machine = name, "turn canceled, uncordoning Node");
+        drain::free(self.world, &node, failed).await?;
+        match failed {
+            Some(failed) => self.tell(name, ControllerEvent::UpdateFailed, &events::given_up(failed)),
+            None => self.tell(name, ControllerEvent::UpdateInterrupted, &events::held(name, self.rollout)),
+        }
+        Ok(None)
+    }
+
+    fn refused(&self, version: &str, refusal: &Refusal) -> Failed {
+        let (reason, message) = events::refused(refusal);
+        self.failed(version, reason, &message)
     }
 
     fn failed(&self, version: &str, reason: GivenUp, message: &str) -> Failed {
-        let (version, message) = (version.to_owned(), crate::cordon::cut(message));
+        let (version, message) = (version.to_owned(), cut(message));
         Failed { version, generation: self.rollout.generation, reason, message }
-    }
-
-    /// Returns drain settings. By default a Pod's emptyDir data is lost, and a Pod without a controller is
-    /// not evicted.
-    fn gently(&self, settings: Option<&RollingUpdate>) -> Drain {
-        let seconds = settings.map(|settings| i64::from(settings.drain_timeout_seconds));
-        let limit = seconds.map_or_else(|| limit(Some(self.configuration)), SignedDuration::from_secs);
-        let policy = settings.and_then(|settings| settings.drain);
-        let delete_empty_dir = policy.is_none_or(|policy| policy.delete_empty_dir_data);
-        Drain { limit, grace: None, delete_empty_dir, force: policy.is_some_and(|policy| policy.force) }
     }
 }
 

@@ -7,12 +7,13 @@
 
 use std::sync::Arc;
 
+use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_engine::Context as _;
 use bedplate_engine::write::{WriteError, called};
 use bedplate_rules::selection::{OWN_FINALIZER, is_of};
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
 
 use crate::FIELD_MANAGER;
 use crate::context::World;
@@ -41,7 +42,7 @@ pub async fn reconcile(
 
 async fn release(version: &MachineConfigurationVersion, world: &World) -> Result<(), WriteError> {
     let (name, number) = (&version.spec.configuration_name, version.spec.version);
-    let owner = world.live_configuration(name).await?;
+    let owner: Option<MachineConfiguration> = world.live(name).await?;
     if owner.is_some_and(|owner| is_of(version, &owner)) {
         return Ok(());
     }
@@ -56,9 +57,7 @@ async fn release(version: &MachineConfigurationVersion, world: &World) -> Result
     if references.is_held(name, number) {
         return Ok(());
     }
-    let versions: Api<MachineConfigurationVersion> = Api::all(world.client.clone());
-    world.counters.wrote(Kind::Version);
-    FIELD_MANAGER.set_finalizer(&versions, version, OWN_FINALIZER, false).await?;
+    FIELD_MANAGER.set_finalizer(&world.write(Kind::Version), version, OWN_FINALIZER, false).await?;
     tracing::info!(version = version.name_any(), "finalizer removed, version deleted");
     world.news.publish(
         version,

@@ -289,9 +289,9 @@ impl World {
             if let Some(without) = &planned.without {
                 assert_eq!(without.counts, oracle.counts(name, None), "seed {seed}: {name}");
             }
-            for counted in &planned.counted {
-                let machines = oracle.references().machines(name, counted.version);
-                assert_eq!(usize::try_from(counted.machines).unwrap(), machines, "seed {seed}: {name}");
+            for (version, counted) in &planned.counted {
+                let machines = oracle.references().machines(name, *version);
+                assert_eq!(usize::try_from(*counted).unwrap(), machines, "seed {seed}: {name}");
             }
             let before = self.counted.insert(name.clone(), counts.clone());
             let told = before.as_ref() == Some(&counts) || self.touched.contains(name);

@@ -9,7 +9,7 @@ mod pod;
 mod send;
 
 pub use eviction::Evicted;
-pub use judgement::{Drain, Refusal, again, list, refusal, wait};
+pub use judgement::{Drain, Refusal, again, list, list_of, refusal, wait};
 pub use pod::Pod;
 pub use send::{PodApi, Rejection, evict, pods};
 

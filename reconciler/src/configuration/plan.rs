@@ -2,16 +2,21 @@
 
 use std::collections::BTreeMap;
 
+use bedplate_api::condition::{Conditions as _, condition};
 use bedplate_api::configuration::condition_type::{DEGRADED, PROGRESSING};
 use bedplate_api::configuration::{Condition, MachineConfiguration, MachineCounts, RolloutFailure};
-use bedplate_api::machine::Machine;
+use bedplate_api::machine::{Machine, Selected};
 use bedplate_api::reason::Reason;
 use bedplate_api::reason::configuration::{DegradedReason, ProgressingReason};
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::version::{MachineConfigurationVersion, version_name};
 use bedplate_rules::claim::is_claimed;
 use bedplate_rules::selection::{
+<<<<<<< HEAD
     Again, Choice, OWN_FINALIZER, VersionPlan, Write, choose, is_of, plan_versions,
+=======
+    Again, Choice, OWN_FINALIZER, References, VersionPlan, Write, choose, is_of, plan_versions, version_name,
+>>>>>>> 8e2b75ff (reconciler: read and write objects by one helper each)
 };
 use jiff::Timestamp;
 use serde::Serialize;
@@ -34,38 +39,16 @@ pub struct Plan {
     pub versions: VersionPlan,
     /// Status of the configuration after all writes, if it differs from the current one.
     pub status: Option<Status>,
-    /// Summary of its Machines after `versions` is written.
+    /// Summary after `versions` is written.
     pub reckoned: Reckoned,
-    /// Summary if the new version is not created.
+    /// Summary if the version of `versions` is not written.
     pub without: Option<Reckoned>,
-    /// Versions whose status differs from the current one.
-    pub counted: Vec<Counted>,
-    /// The newest version as soon as `versions` is written.
-    pub newest: Newest,
-    /// The newest version if the new one is not made.
-    pub newest_without: Newest,
+    /// Number of Machines of each version whose status differs from the current one, by the number of the version.
+    pub counted: BTreeMap<i64, i32>,
 }
 
 /// Reason and text of an edit that did not become a version.
 pub type Refused<'a> = (DegradedReason, &'a str);
-
-impl Plan {
-    /// Returns true if Machines wait for a Node, so that time alone can change the status.
-    pub fn awaits_nodes(&self) -> bool {
-        self.reckoned.awaits_nodes
-    }
-
-    /// Returns true if there is nothing to write.
-    pub fn is_empty(&self) -> bool {
-        let versions = &self.versions;
-        let untouched = versions.write.is_none() && versions.remove.is_empty() && versions.release.is_empty();
-        !self.hold
-            && untouched
-            && !versions.release_configuration
-            && self.status.is_none()
-            && self.counted.is_empty()
-    }
-}
 
 /// Fields of a MachineConfiguration's status that this controller owns.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -73,7 +56,8 @@ impl Plan {
 pub struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     observed_generation: Option<i64>,
-    latest_version: i64,
+    /// The highest number of a version.
+    pub(super) latest_version: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     deployed_version: Option<i64>,
     machines: MachineCounts,
@@ -83,96 +67,60 @@ pub struct Status {
 }
 
 impl Status {
-    /// The highest number that stands in it.
-    pub fn latest_version(&self) -> i64 {
-        self.latest_version
-    }
-}
-
-impl Status {
-    /// Returns the new state of the rolling update if it changed.
-    pub fn newly_rolls(&self, configuration: &MachineConfiguration) -> Option<(Rolls, &str)> {
-        let of = |conditions: &[Condition]| {
-            let progressing = conditions.iter().find(|c| c.type_ == PROGRESSING)?;
-            Rolls::of(&progressing.reason)
-        };
+    /// Returns the Event of the rolling update and its note, if its state has changed.
+    pub fn newly_rolls(&self, configuration: &MachineConfiguration) -> Option<(ControllerEvent, &str)> {
+        let of = |conditions: &[Condition]| rollout_event(&condition(conditions, PROGRESSING)?.reason);
         let now = of(&self.conditions)?;
-        let before = of(configuration.status.as_ref().map_or(&[][..], |status| &status.conditions));
+        let before = of(configuration.conditions());
         // A configuration that has never rolled out needs no report that it is at rest.
-        if before == Some(now) || before.is_none() && now == Rolls::AtRest {
+        if before == Some(now) || before.is_none() && now == ControllerEvent::RolloutFinished {
             return None;
         }
-        let told = if now == Rolls::Paused { DEGRADED } else { PROGRESSING };
-        let message = self.conditions.iter().find(|c| c.type_ == told).map_or("", |c| c.message.as_str());
-        Some((now, message))
+        let told = if now == ControllerEvent::RolloutPaused { DEGRADED } else { PROGRESSING };
+        Some((now, condition(&self.conditions, told).map_or("", |c| &c.message)))
     }
 
     /// Message if Machines block the deletion of the configuration, and did not before.
     pub fn newly_held(&self, configuration: &MachineConfiguration) -> Option<&str> {
         let is_it = |c: &&Condition| c.reason == ProgressingReason::DeletionBlocked.as_str();
         let held = self.conditions.iter().find(is_it)?;
-        let before = configuration.status.iter().flat_map(|status| &status.conditions).find(is_it);
+        let before = configuration.conditions().iter().find(is_it);
         before.is_none().then_some(held.message.as_str())
     }
 }
 
-/// Reported state of a rolling update.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rolls {
-    /// The update changes Machines, or waits for its turn.
-    On,
-    /// A failure stopped it until a user acts.
-    Paused,
-    /// All Machines are updated, except skipped ones.
-    AtRest,
-}
-
-impl From<Rolls> for ControllerEvent {
-    fn from(rolls: Rolls) -> Self {
-        match rolls {
-            Rolls::On => ControllerEvent::RolloutStarted,
-            Rolls::Paused => ControllerEvent::RolloutPaused,
-            Rolls::AtRest => ControllerEvent::RolloutFinished,
+/// Returns the Event of a rolling update whose `Progressing` gets this reason. None if the configuration has no rolling update, or if a newer
+/// program has written it.
+fn rollout_event(reason: &str) -> Option<ControllerEvent> {
+    match ProgressingReason::parse(reason)? {
+        ProgressingReason::RollingOut
+        | ProgressingReason::MaxUnavailableReached
+        | ProgressingReason::AwaitingPrefetch => Some(ControllerEvent::RolloutStarted),
+        ProgressingReason::PausedOnFailure => Some(ControllerEvent::RolloutPaused),
+        ProgressingReason::UpToDate | ProgressingReason::MachinesSkipped => {
+            Some(ControllerEvent::RolloutFinished)
         }
+        ProgressingReason::NoMachines
+        | ProgressingReason::Paving
+        | ProgressingReason::AwaitingNodeDeletion
+        | ProgressingReason::Deleting
+        | ProgressingReason::DeletionBlocked => None,
     }
 }
 
-impl Rolls {
-    /// Reads the reason of `Progressing`. None if the configuration has no rolling update, or if a newer program has written it.
-    fn of(reason: &str) -> Option<Self> {
-        match ProgressingReason::parse(reason)? {
-            ProgressingReason::RollingOut
-            | ProgressingReason::MaxUnavailableReached
-            | ProgressingReason::AwaitingPrefetch => Some(Self::On),
-            ProgressingReason::PausedOnFailure => Some(Self::Paused),
-            ProgressingReason::UpToDate | ProgressingReason::MachinesSkipped => Some(Self::AtRest),
-            ProgressingReason::NoMachines
-            | ProgressingReason::Paving
-            | ProgressingReason::AwaitingNodeDeletion
-            | ProgressingReason::Deleting
-            | ProgressingReason::DeletionBlocked => None,
-        }
-    }
-}
-
-/// Summary of a configuration's Machines.
+/// Summary of a configuration: its Machines, and its newest version.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reckoned {
+    /// Highest number of a version.
+    pub latest: i64,
+    /// Obstacles to the use of the newest version.
+    pub newest: Newest,
     /// Number of Machines by state.
     pub counts: MachineCounts,
     /// State of the configuration, such as whether its Machines change on their own.
     pub standing: Standing,
     /// True if a Machine waits for a Node, also for one that has registered and that its agent does not know.
     pub awaits_nodes: bool,
-}
-
-/// A version and what is ours of its status.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Counted {
-    /// Number of the version.
-    pub version: i64,
-    /// Number of Machines that hold it.
-    pub machines: i32,
 }
 
 /// Plans for one configuration, of everything that there is.
@@ -186,52 +134,68 @@ pub fn plan(
     let references = index.references();
     let versions: Vec<_> = index.versions_of(name).into_iter().map(AsRef::as_ref).collect();
     let plan = plan_versions(configuration, &versions, references);
+    let own = || versions.iter().copied().filter(|version| is_of(version, configuration));
+    let newest = own().filter(|version| version.metadata.deletion_timestamp.is_none());
+    let newest = newest.max_by_key(|version| version.spec.version);
     let (made, written) = match &plan.write {
         Some(Write::Create(object)) => (Some(&**object), Some(&**object)),
         Some(Write::Copy(object)) => (None, Some(&**object)),
         None => (None, None),
     };
-    let newest = newest(configuration, &versions);
-    let own = versions.iter().filter(|version| is_of(version, configuration));
-    let counted = own.filter_map(|version| {
-        let machines = i32::try_from(references.machines(name, version.spec.version)).unwrap_or(i32::MAX);
-        let status = version.status.as_ref();
-        let same =
-            status.is_some_and(|status| status.machines == Some(machines) && status.deployed.is_some());
-        let same = same && image::is_described(version);
-        (!same).then_some(Counted { version: version.spec.version, machines })
+    let seen = (index, nodes, clocks);
+    let mut reckoned = reckon(configuration, (plan.latest, written.or(newest)), seen, made);
+    let mut without = written.map(|_| {
+        let latest = made.map_or(plan.latest, |made| made.spec.version.saturating_sub(1));
+        reckon(configuration, (latest, newest), seen, None)
     });
-    let is_held = configuration.metadata.finalizers.iter().flatten().any(|held| held == OWN_FINALIZER);
-    let mut plan = Plan {
-        hold: !is_held && configuration.metadata.deletion_timestamp.is_none(),
-        counted: counted.collect(),
-        status: None,
-        reckoned: reckon(configuration, plan.latest, (index, nodes, clocks), made),
-        without: made.map(|made| {
-            reckon(configuration, made.spec.version.saturating_sub(1), (index, nodes, clocks), None)
-        }),
-        newest: usability(written.or(newest)),
-        newest_without: usability(newest),
-        versions: plan,
-    };
     if configuration.metadata.deletion_timestamp.is_some() {
-        plan.reckoned.standing = leaving(&references.of_configuration(name));
+        reckoned.standing = leaving(&references.of_configuration(name));
     }
     let machines: Vec<_> = index.users_of(name).map(AsRef::as_ref).collect();
     if let Some(standing) = rollout::standing(configuration, &machines, nodes, &versions, clocks) {
-        let others = plan.without.iter_mut();
-        for reckoned in others.chain([&mut plan.reckoned]) {
+        for reckoned in without.iter_mut().chain([&mut reckoned]) {
             let before = std::mem::replace(&mut reckoned.standing, standing.clone());
             // A Machine that never had a Node is not part of an update. It does not pause one, but it is reported.
             let missing = before.degraded.filter(|(reason, _)| *reason == DegradedReason::NodeMissing);
             reckoned.standing.degraded = reckoned.standing.degraded.take().or(missing);
         }
     }
+    let is_held = configuration.metadata.finalizers.iter().flatten().any(|held| held == OWN_FINALIZER);
+    let mut plan = Plan {
+        hold: !is_held && configuration.metadata.deletion_timestamp.is_none(),
+        counted: own().filter_map(|version| counted(version, references)).collect(),
+        status: None,
+        reckoned,
+        without,
+        versions: plan,
+    };
     plan.status = plan.status_of(configuration, None, now);
     plan
 }
 
+/// Returns number and Machines of a version whose status must be written.
+fn counted(version: &MachineConfigurationVersion, references: &References) -> Option<(i64, i32)> {
+    let (name, number) = version.key();
+    let machines = i32::try_from(references.machines(name, number)).unwrap_or(i32::MAX);
+    let status = version.status.as_ref();
+    let same = status.is_some_and(|status| status.machines == Some(machines) && status.deployed.is_some());
+    (!same || !image::is_described(version)).then_some((number, machines))
+}
+
 impl Plan {
+    /// Returns true if Machines wait for a Node, so that time alone can change the status.
+    pub fn awaits_nodes(&self) -> bool {
+        self.reckoned.awaits_nodes
+    }
+
+    /// Returns true if there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        let VersionPlan { write, remove, release, release_configuration, .. } = &self.versions;
+        let is_changed =
+            write.is_some() || !remove.is_empty() || !release.is_empty() || *release_configuration;
+        !self.hold && !is_changed && self.status.is_none() && self.counted.is_empty()
+    }
+
     /// Returns the configuration's status if it differs from the current one. `refused` is the reason why the
     /// version was not written.
     pub fn status_of(
@@ -240,57 +204,35 @@ impl Plan {
         refused: Option<Refused<'_>>,
         now: Timestamp,
     ) -> Option<Status> {
-        let versions = &self.versions;
-        let unmade = match (&versions.write, refused) {
-            (Some(Write::Create(object)), Some(_)) => Some(object.spec.version),
-            (Some(Write::Copy(_)) | None, _) | (_, None) => None,
-        };
-        let refusal = refused.zip(versions.write.as_ref()).map(|((reason, why), write)| {
-            let name =
-                version_name(configuration.metadata.name.as_deref().unwrap_or_default(), write.version());
-            (reason, format!("the edit did not get into MachineConfigurationVersion {name}: {why}"))
-        });
-        let reckoned = self.without.as_ref().filter(|_| unmade.is_some()).unwrap_or(&self.reckoned);
-        let before = configuration.status.as_ref().map_or(&[][..], |status| &status.conditions);
-        let mut newest = if refused.is_some() { &self.newest_without } else { &self.newest }.clone();
-        newest.troubles.splice(0..0, refusal);
+        let reckoned = refused.and(self.without.as_ref()).unwrap_or(&self.reckoned);
+        let mut newest = reckoned.newest.clone();
+        if let Some(((reason, why), write)) = refused.zip(self.versions.write.as_ref()) {
+            let name = configuration.metadata.name.as_deref().unwrap_or_default();
+            let name = version_name(name, write.version());
+            let refusal = format!("the edit did not get into MachineConfigurationVersion {name}: {why}");
+            newest.troubles.insert(0, (reason, refusal));
+        }
         let generation = configuration.metadata.generation;
         let wanted = Status {
             observed_generation: generation,
-            latest_version: unmade.map_or(versions.latest, |number| number.saturating_sub(1)),
-            deployed_version: versions.deployed,
+            latest_version: reckoned.latest,
+            deployed_version: self.versions.deployed,
             machines: reckoned.counts.clone(),
             rollout_failures: reckoned.standing.failures.clone(),
-            conditions: merge(before, &reckoned.standing, &newest, generation, now),
+            conditions: merge(configuration.conditions(), &reckoned.standing, &newest, generation, now),
         };
         (current(configuration) != Some(wanted.clone())).then_some(wanted)
     }
-}
-
-/// Returns the newest version that is not being deleted.
-fn newest<'a>(
-    configuration: &MachineConfiguration,
-    versions: &[&'a MachineConfigurationVersion],
-) -> Option<&'a MachineConfigurationVersion> {
-    let own = versions.iter().copied().filter(|version| is_of(version, configuration));
-    let live = own.filter(|version| version.metadata.deletion_timestamp.is_none());
-    live.max_by_key(|version| version.spec.version)
 }
 
 /// Returns the obstacles to the use of a version: its image.
 fn usability(version: Option<&MachineConfigurationVersion>) -> Newest {
     let Some(version) = version.filter(|version| image::is_open(version)) else { return Newest::default() };
     let name = version.metadata.name.as_deref().unwrap_or_default();
-    match image::failure(version) {
-        Some(why) => Newest {
-            troubles: vec![(DegradedReason::ImageUnresolved, format!("{name}: {why}"))],
-            unasked: None,
-        },
-        None => Newest {
-            troubles: Vec::new(),
-            unasked: Some(format!("{name}: the registry has not resolved the tag of the image yet")),
-        },
-    }
+    let trouble = image::failure(version);
+    let trouble = trouble.map(|why| (DegradedReason::ImageUnresolved, format!("{name}: {why}")));
+    let unasked = || format!("{name}: the registry has not resolved the tag of the image yet");
+    Newest { unasked: trouble.is_none().then(unasked), troubles: trouble.into_iter().collect() }
 }
 
 fn current(configuration: &MachineConfiguration) -> Option<Status> {
@@ -305,10 +247,10 @@ fn current(configuration: &MachineConfiguration) -> Option<Status> {
     })
 }
 
-/// Sums up the Machines of a configuration as if `made` existed already.
+/// Sums up a configuration with this newest version, and its Machines as if `made` existed already.
 fn reckon(
     configuration: &MachineConfiguration,
-    latest: i64,
+    (latest, newest): (i64, Option<&MachineConfigurationVersion>),
     (index, nodes, clocks): (&Index, Nodes<'_>, Clocks<'_>),
     made: Option<&MachineConfigurationVersion>,
 ) -> Reckoned {
@@ -334,11 +276,7 @@ fn reckon(
             if wait.nodeless.is_some() && rollout::is_late(machine, versions(), wait, is_reported) {
                 awaited.late.add(called);
             }
-            if status
-                .rolled_back
-                .as_ref()
-                .is_some_and(|back| back.from.name == selected.name && back.from.version == selected.version)
-            {
+            if status.rolled_back.as_ref().is_some_and(|back| back.from.key() == selected.key()) {
                 awaited.rolled_back.add(called);
             }
             // By the Node, because the last report of a dead host says that its Node is Ready.
@@ -348,14 +286,15 @@ fn reckon(
         let Some(applied) = applied else { continue };
         counts.applied += 1;
         let next = repaved.with(machine);
-        if next.is_some_and(|next| (next.0.as_str(), next.1) != (applied.name.as_str(), applied.version)) {
+        if next.is_some_and(|next| next.key() != applied.key()) {
             counts.outdated += 1;
             if status.node_ref.is_some() {
                 awaited.outdated.add(called);
             }
         }
     }
-    Reckoned { counts, standing: at_rest(name, latest, &awaited), awaits_nodes }
+    let standing = at_rest(name, latest, &awaited);
+    Reckoned { latest, newest: usability(newest), counts, standing, awaits_nodes }
 }
 
 /// Fields that decide which version a repave selects for a Machine with a choice: the configuration, and the
@@ -366,16 +305,17 @@ type Case = (String, Option<i64>);
 struct Repaved<'a> {
     index: &'a Index,
     made: Option<&'a MachineConfigurationVersion>,
-    known: BTreeMap<Case, Option<(String, i64)>>,
+    known: BTreeMap<Case, Option<Selected>>,
 }
 
 impl Repaved<'_> {
     /// Returns the version that a repave selects for one Machine. Returns `None` if the Machine is skipped,
     /// or if there is no version for it.
-    fn with(&mut self, machine: &Machine) -> Option<(String, i64)> {
-        let selected = machine.status.as_ref().and_then(|status| status.selected.as_ref());
+    fn with(&mut self, machine: &Machine) -> Option<Selected> {
         // Without a choice the labels decide. A paused or claimed Machine gets no version.
-        let Some(selected) = selected.filter(|_| !is_left(machine)) else { return self.asked(machine) };
+        let Some(selected) = machine.selected().filter(|_| !is_left(machine)) else {
+            return self.asked(machine);
+        };
         let case = match &machine.spec.configuration_ref {
             Some(reference) => (reference.name.clone(), reference.version),
             None => (selected.name.clone(), None),
@@ -388,14 +328,14 @@ impl Repaved<'_> {
         next
     }
 
-    fn asked(&self, machine: &Machine) -> Option<(String, i64)> {
+    fn asked(&self, machine: &Machine) -> Option<Selected> {
         let known = self.index.known(machine, None);
         let (configurations, mut versions) = known.slices();
         versions.extend(self.made);
-        match choose(machine, Some(Again::NodeGone), &configurations, &versions) {
-            Choice::Select(next) => Some((next.selected.name, next.selected.version)),
-            Choice::LeaveAlone | Choice::Pending(_) | Choice::Matched(_) | Choice::Keep(_) => None,
-        }
+        let Choice::Select(next) = choose(machine, Some(Again::NodeGone), &configurations, &versions) else {
+            return None;
+        };
+        Some(next.selected)
     }
 }
 
@@ -419,7 +359,7 @@ mod tests {
         json!([condition(PROGRESSING, reason, "how"), condition(DEGRADED, "RolledBack", "what to do")])
     }
 
-    fn told(before: Option<&str>, now: &str) -> Option<(Rolls, String)> {
+    fn told(before: Option<&str>, now: &str) -> Option<(ControllerEvent, String)> {
         let mut object = json!({ "metadata": { "name": "w" }, "spec": { "template": {
             "image": { "reference": "r.example/node:1", "allowTag": true }, "kubernetes": { "version": "v1.34.0" } } } });
         if let Some(before) = before {
@@ -437,7 +377,7 @@ mod tests {
             rollout_failures,
             conditions,
         };
-        status.newly_rolls(&configuration).map(|(rolls, message)| (rolls, message.to_owned()))
+        status.newly_rolls(&configuration).map(|(event, message)| (event, message.to_owned()))
     }
 
     #[test]
@@ -453,7 +393,7 @@ mod tests {
             let mut index = Index::default();
             index.machine("a", Some(std::sync::Arc::new(machine)));
             let clocks = Clocks { silent: &|_| false, wait: &|_| Wait::default() };
-            let reckoned = reckon(&configuration, 1, (&index, &|_| None, clocks), None);
+            let reckoned = reckon(&configuration, (1, None), (&index, &|_| None, clocks), None);
             (reckoned.standing.progressing.1, reckoned.counts.selected, reckoned.counts.unavailable)
         };
         assert_eq!(standing("Reference"), (ProgressingReason::Paving, 1, 1));
@@ -464,13 +404,13 @@ mod tests {
     fn c4_start_pause_and_end_of_a_rolling_update_are_reported_once() {
         let (how, what) = ("how".to_owned(), "what to do".to_owned());
         for (before, now, expected) in [
-            (None, "RollingOut", Some((Rolls::On, how.clone()))),
-            (Some("UpToDate"), "RollingOut", Some((Rolls::On, how.clone()))),
+            (None, "RollingOut", Some((ControllerEvent::RolloutStarted, how.clone()))),
+            (Some("UpToDate"), "RollingOut", Some((ControllerEvent::RolloutStarted, how.clone()))),
             (Some("RollingOut"), "MaxUnavailableReached", None),
-            (Some("MaxUnavailableReached"), "PausedOnFailure", Some((Rolls::Paused, what))),
+            (Some("MaxUnavailableReached"), "PausedOnFailure", Some((ControllerEvent::RolloutPaused, what))),
             (Some("PausedOnFailure"), "PausedOnFailure", None),
-            (Some("PausedOnFailure"), "RollingOut", Some((Rolls::On, how.clone()))),
-            (Some("RollingOut"), "MachinesSkipped", Some((Rolls::AtRest, how.clone()))),
+            (Some("PausedOnFailure"), "RollingOut", Some((ControllerEvent::RolloutStarted, how.clone()))),
+            (Some("RollingOut"), "MachinesSkipped", Some((ControllerEvent::RolloutFinished, how.clone()))),
             (Some("MachinesSkipped"), "UpToDate", None),
             // One that does not roll, and one that has never done so.
             (Some("AwaitingNodeDeletion"), "Paving", None),

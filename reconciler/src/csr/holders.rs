@@ -12,8 +12,7 @@ use std::sync::Arc;
 use bedplate_api::configuration::NodeRole;
 use bedplate_api::machine::Machine;
 use bedplate_engine::list;
-use bedplate_engine::object;
-use bedplate_engine::write::{WriteError, ask};
+use bedplate_engine::write::{WriteError, read};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::ListParams;
@@ -76,9 +75,9 @@ async fn read_services(world: &World) -> Result<Vec<Holder>, WriteError> {
 /// Reads the endpoints of the API server, and the servers of kubeadm's public kubeconfig if there is one.
 async fn read_api_server(world: &World) -> Result<(Vec<String>, Vec<String>), WriteError> {
     let slices: Api<EndpointSlice> = Api::namespaced(world.client.clone(), "default");
-    let slice = ask("EndpointSlice default/kubernetes", object::get(&slices, API_SERVER)).await?;
+    let slice = read(&slices, API_SERVER).await?;
     let maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), "kube-public");
-    let map = ask("ConfigMap kube-public/cluster-info", object::get(&maps, CLUSTER_INFO)).await?;
+    let map = read(&maps, CLUSTER_INFO).await?;
     let endpoints = slice.iter().flat_map(|slice| &slice.endpoints);
     let endpoints = endpoints.flat_map(|endpoint| endpoint.addresses.clone()).collect();
     Ok((endpoints, map.iter().flat_map(servers).collect()))
@@ -137,12 +136,11 @@ fn of_service(service: &Service) -> Vec<Holder> {
 /// Returns the names that another Machine has.
 fn of_machine(machine: &Machine, names: &Names) -> Vec<Holder> {
     let (own, fixed) = (addresses(machine), fixed_addresses(machine));
-    let claim = |address| if fixed.contains(address) { Claim::Defined } else { Claim::Said };
-    let shared = names.ips.iter().filter(|address| own.contains(address));
-    let by = || format!("Machine {}", machine.name_any());
-    shared
-        .map(|address: &IpAddr| Holder { has: address.to_string(), by: by(), claim: claim(address) })
-        .collect()
+    let holder = |address: &IpAddr| {
+        let claim = if fixed.contains(address) { Claim::Defined } else { Claim::Said };
+        Holder { has: address.to_string(), by: format!("Machine {}", machine.name_any()), claim }
+    };
+    names.ips.iter().filter(|address| own.contains(address)).map(holder).collect()
 }
 
 /// Returns the names that another Node has.

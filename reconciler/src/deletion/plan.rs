@@ -6,13 +6,16 @@
 //! any other policy: no finalizer; a cordon that was set for this is removed
 //! ```
 
-use bedplate_api::machine::{DeletionPolicy, Machine, MachineStatus, SlotState, condition_type};
+use bedplate_api::condition::Conditions as _;
+use bedplate_api::machine::{DeletionPolicy, Machine, SlotState, condition_type};
 use bedplate_api::reason::machine::DrainedReason;
+use bedplate_engine::elapsed::later;
 use bedplate_rules::claim::claimant;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 
 use crate::cordon::{Cordon, Purpose, cordon_of, is_ready};
+use crate::foreign_node::foreign;
 
 /// Keeps a Machine until its Node is drained and its slot stopped.
 pub const FINALIZER: &str = "bedplate.dev/drain";
@@ -100,43 +103,31 @@ pub fn plan(
     }
     let left = limit.saturating_sub(lasted.deletion);
     let is_over = !left.is_positive();
-    let name = machine.metadata.name.as_deref().unwrap_or_default();
-    let provider_id = format!("bedplate://{name}");
-    let status = machine.status.clone().unwrap_or_default();
     let Some(node) = node else {
         // The Node of a claim is in another cluster, and its slot is emptied at the release of the claim.
-        return claimed(machine)
-            .map(|why| stay(why, "slot"))
-            .unwrap_or_else(|| slot(machine, &status, limit, lasted.slot, now));
-    };
-    let found = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
-    if found != provider_id {
-        let message = format!("the Node of its name is left as it is, its providerID is not {provider_id}");
-        let step = if is_over { Step::Release } else { Step::Await };
-        return Plan {
-            step,
-            drained: Some((false, DrainedReason::NodeNameConflict, message)),
-            until: Some(later(now, left)),
+        return match claimed(machine) {
+            Some(why) => stay(why, "slot"),
+            None => slot(machine, limit, lasted.slot, now),
         };
+    };
+    if let Some(why) = foreign(machine, node) {
+        let drained = (false, DrainedReason::NodeNameConflict, format!("that Node is left as it is: {why}"));
+        let step = if is_over { Step::Release } else { Step::Await };
+        return Plan { step, drained: Some(drained), until: Some(later(now, left)) };
     }
     if let Some(why) = stands_still(machine) {
         return stay(why, "Node");
     }
-    let step = match cordon {
-        Some(Cordon::Ours(hold)) if hold.purpose == Purpose::Deletion && hold.cordoned => {
-            Step::Empty { anyway: is_over && !is_ready(node) }
-        }
+    let (step, awaits) = match cordon {
         // The cordon of a user or an operation stays theirs, even if the policy changes later.
-        Some(Cordon::Foreign | Cordon::Operation) => Step::Empty { anyway: is_over && !is_ready(node) },
-        Some(Cordon::Ours(_) | Cordon::Free) | None => Step::Cordon,
-    };
-    draining(node, step)
-}
-
-fn draining(node: &Node, step: Step) -> Plan {
-    let awaits = match cordon_of(node) {
-        Cordon::Ours(hold) => hold.awaits,
-        _ => None,
+        Some(Cordon::Foreign | Cordon::Operation) => {
+            (Step::Empty { anyway: is_over && !is_ready(node) }, None)
+        }
+        Some(Cordon::Ours(hold)) if is_ours && hold.cordoned => {
+            (Step::Empty { anyway: is_over && !is_ready(node) }, hold.awaits)
+        }
+        Some(Cordon::Ours(hold)) => (Step::Cordon, hold.awaits),
+        Some(Cordon::Free) | None => (Step::Cordon, None),
     };
     let pending = awaits.map(|pods| format!(": waiting for {pods}")).unwrap_or_default();
     let message = format!("its Node is drained{pending}");
@@ -160,36 +151,17 @@ fn claimed(machine: &Machine) -> Option<(DrainedReason, String)> {
     Some((DrainedReason::Claimed, format!("{} has claimed it", claimant(machine)?)))
 }
 
-fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
-    time.saturating_add(by).unwrap_or(Timestamp::MAX)
-}
-
 /// Since when its Node is gone, as it was written.
 pub(super) fn drained_since(machine: &Machine) -> Option<Timestamp> {
-    let mut conditions = machine.status.iter().flat_map(|status| &status.conditions);
-    let drained = conditions.find(|c| c.type_ == condition_type::DRAINED && c.status == "True")?;
+    let drained = machine.condition(condition_type::DRAINED).filter(|drained| drained.status == "True")?;
     Some(drained.last_transition_time.0)
 }
 
 /// Plans for a Machine whose Node is gone: the agent stops the slot, and removes its keys and data.
-fn slot(
-    machine: &Machine,
-    status: &MachineStatus,
-    limit: SignedDuration,
-    lasted: SignedDuration,
-    now: Timestamp,
-) -> Plan {
+fn slot(machine: &Machine, limit: SignedDuration, lasted: SignedDuration, now: Timestamp) -> Plan {
     // Every slot but an empty one may have keys and Secrets, also one that never ran. A state of a later version may be any of these.
-    let is_busy = |state: SlotState| match state {
-        SlotState::Empty => false,
-        SlotState::Preparing
-        | SlotState::Prepared
-        | SlotState::Running
-        | SlotState::Emptying
-        | SlotState::Failed
-        | SlotState::Unknown => true,
-    };
-    if status.applied.is_none() && !status.slots.iter().any(|slot| is_busy(slot.state)) {
+    let mut slots = machine.status.iter().flat_map(|status| &status.slots);
+    if machine.applied().is_none() && slots.all(|slot| slot.state == SlotState::Empty) {
         return only(Step::Release);
     }
     let deadline = later(drained_since(machine).unwrap_or(now), limit);

@@ -1,11 +1,12 @@
 //! Pure: Events about one Machine after its status is written, one for each decision.
 
-use bedplate_api::machine::{Condition, MachineStatus, Selected, SelectionSource, condition_type};
+use bedplate_api::condition::{Conditions as _, condition, is_true};
+use bedplate_api::machine::{Condition, MachineStatus, Selected, condition_type};
 use bedplate_api::reason::Reason;
 use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::reason::machine::{ConfigurationPendingReason, ReadyReason};
 
-use super::plan::Status;
+use super::plan::{Status, by};
 
 /// Returns the Events for the changes of a write, in reading order.
 pub(super) fn told(before: &MachineStatus, after: &Status) -> Vec<(ControllerEvent, String)> {
@@ -14,17 +15,13 @@ pub(super) fn told(before: &MachineStatus, after: &Status) -> Vec<(ControllerEve
         (Some(gone), None) => {
             let next = after.selected.as_ref().map(Selected::version_name);
             let next = next.unwrap_or_default();
-            all.push((
-                ControllerEvent::NodeDeleted,
-                format!("Node {} is gone: the host is repaved with {next}", gone.name),
-            ));
+            let note = format!("Node {} is gone: the host is repaved with {next}", gone.name);
+            all.push((ControllerEvent::NodeDeleted, note));
         }
         (before, Some(node)) if before.as_ref().map(|before| &before.uid) != Some(&node.uid) => {
             let again = if before.is_some() { " again" } else { "" };
-            all.push((
-                ControllerEvent::NodeRegistered,
-                format!("Node {} has registered{again} (UID {})", node.name, node.uid),
-            ));
+            let note = format!("Node {} has registered{again} (UID {})", node.name, node.uid);
+            all.push((ControllerEvent::NodeRegistered, note));
         }
         (None | Some(_), Some(_)) | (None, None) => {}
     }
@@ -33,15 +30,10 @@ pub(super) fn told(before: &MachineStatus, after: &Status) -> Vec<(ControllerEve
         .as_ref()
         .filter(|selected| !before.selected.as_ref().is_some_and(|was| was.is_same_choice(selected)))
     {
-        let by = match selected.source {
-            SelectionSource::Reference => "spec.configurationRef",
-            SelectionSource::Selector => "its machineSelector",
-            SelectionSource::Claim => "its MachineClaim",
-            SelectionSource::Unknown => "a way that a later version knows",
-        };
         let was = before.selected.as_ref().map(Selected::version_name);
         let was = was.map(|was| format!("; it was {was}")).unwrap_or_default();
-        all.push((ControllerEvent::VersionSelected, format!("{} by {by}{was}", selected.version_name())));
+        let note = format!("{} {}{was}", selected.version_name(), by(selected.source));
+        all.push((ControllerEvent::VersionSelected, note));
     }
     all.extend(trouble(before, after));
     all
@@ -50,39 +42,31 @@ pub(super) fn told(before: &MachineStatus, after: &Status) -> Vec<(ControllerEve
 /// Obstacle to the selection of a version or to the Node, unless the same reason was reported for this generation of the Machine.
 fn trouble(before: &MachineStatus, after: &Status) -> Option<(ControllerEvent, String)> {
     let news = |type_: &str| {
-        let find = |all: &[Condition]| all.iter().find(|c| c.type_ == type_).cloned();
-        let (was, is) = (find(&before.conditions), find(&after.conditions)?);
-        let same = was.is_some_and(|was| {
-            was.status == is.status
-                && was.reason == is.reason
-                && was.observed_generation == is.observed_generation
-        });
-        (!same).then_some(is)
+        let fields = |c: &Condition| (c.status.clone(), c.reason.clone(), c.observed_generation);
+        let (was, is) = (before.condition(type_), condition(&after.conditions, type_)?);
+        (was.map(fields) != Some(fields(is))).then_some(is)
     };
+    let with_reason = |c: &Condition| format!("{}: {}", c.reason, c.message);
     // A free host of a pool is not a failure.
-    let failed = |c: &Condition| c.status == "True" && c.reason != ConfigurationPendingReason::AwaitsClaim;
+    let failed = |c: &&Condition| c.status == "True" && c.reason != ConfigurationPendingReason::AwaitsClaim;
     if let Some(pending) = news(condition_type::CONFIGURATION_PENDING).filter(failed) {
-        return Some((ControllerEvent::SelectionFailed, format!("{}: {}", pending.reason, pending.message)));
+        return Some((ControllerEvent::SelectionFailed, with_reason(pending)));
     }
     let ready = news(condition_type::READY).filter(|c| c.status == "False")?;
-    let reason = match ReadyReason::parse(&ready.reason) {
-        Some(ReadyReason::NodeNameConflict) => Some(ControllerEvent::NodeNameConflict),
-        Some(ReadyReason::NodeReregistered) => Some(ControllerEvent::NodeReregistered),
-        Some(ReadyReason::RolledBack) => Some(ControllerEvent::RolledBack),
+    // While nothing is selected `Ready` says what `ConfigurationPending` does.
+    if is_true(&after.conditions, condition_type::CONFIGURATION_PENDING) {
+        return None;
+    }
+    let event = match ReadyReason::parse(&ready.reason) {
+        Some(ReadyReason::NodeNameConflict) => ControllerEvent::NodeNameConflict,
+        Some(ReadyReason::NodeReregistered) => ControllerEvent::NodeReregistered,
+        Some(ReadyReason::RolledBack) => ControllerEvent::RolledBack,
         Some(_) | None => {
-            PENDING.iter().any(|pending| ready.reason == *pending).then_some(ControllerEvent::SelectionFailed)
+            let is_due = PENDING.iter().any(|pending| ready.reason == *pending);
+            return is_due.then(|| (ControllerEvent::SelectionFailed, with_reason(ready)));
         }
     };
-    let text = |reason| match reason {
-        ControllerEvent::SelectionFailed => format!("{}: {}", ready.reason, ready.message),
-        _ => ready.message.clone(),
-    };
-    // While nothing is selected `Ready` says what `ConfigurationPending` does.
-    let is_pending = after
-        .conditions
-        .iter()
-        .any(|c| c.type_ == condition_type::CONFIGURATION_PENDING && c.status == "True");
-    reason.filter(|_| !is_pending).map(|reason| (reason, text(reason)))
+    Some((event, ready.message.clone()))
 }
 
 /// Reasons why a choice that is due cannot be made.
@@ -95,7 +79,7 @@ const PENDING: [ConfigurationPendingReason; 4] = [
 
 #[cfg(test)]
 mod tests {
-    use bedplate_api::machine::{NodeRef, Phase};
+    use bedplate_api::machine::{NodeRef, Phase, SelectionSource};
     use serde_json::{Value, json};
 
     use super::*;

@@ -7,11 +7,11 @@
 //! ```
 
 use bedplate_api::claim::MachineClaim;
-use bedplate_api::condition::set_condition;
+use bedplate_api::condition::{Conditions as _, set_condition};
 use bedplate_api::configuration::{MachineConfiguration, NodeRole};
 use bedplate_api::machine::{
     Condition, Machine, MachineStatus, NODE_CONFIGURATION, NODE_VERSION, NodeRef, ObservedNode, Phase,
-    Selected, SelectionSource, Time, VersionRef, condition_type,
+    Selected, SelectionSource, Time, condition_type,
 };
 use bedplate_api::reason::machine::{ConfigurationPendingReason, DrainedReason, ReadyReason};
 use bedplate_api::version::MachineConfigurationVersion;
@@ -51,13 +51,10 @@ pub struct Plan {
 impl Plan {
     /// Returns true if the version that a claim has selected is replaced or cleared.
     pub fn ends_claim(&self, machine: &Machine) -> bool {
-        let before = machine.status.as_ref().and_then(|status| status.selected.as_ref());
-        let Some(before) = before.filter(|before| before.source == SelectionSource::Claim) else {
-            return false;
-        };
-        let is_kept =
-            |after: &Status| after.selected.as_ref().is_some_and(|after| after.is_same_choice(before));
-        self.status.as_ref().is_some_and(|after| !is_kept(after))
+        let before = machine.selected().filter(|before| before.source == SelectionSource::Claim);
+        before.zip(self.status.as_ref()).is_some_and(|(before, after)| {
+            !after.selected.as_ref().is_some_and(|after| after.is_same_choice(before))
+        })
     }
 }
 
@@ -89,8 +86,8 @@ struct Chosen {
     pending: Option<(bool, ConfigurationPendingReason, String)>,
     /// A choice that is due and cannot be made.
     trouble: Option<Pending>,
-    /// The Node is gone, and what comes after it is chosen.
-    repave: bool,
+    /// True if it is chosen now.
+    is_new: bool,
     /// True if nothing of the choice is written.
     left_alone: bool,
 }
@@ -117,7 +114,7 @@ pub fn plan(
         false => choose(machine, again, configurations, versions),
     };
     let choice = image::once_resolved(choice, before.selected.is_some(), versions);
-    let chosen = judge(choice, &before, is_gone);
+    let chosen = judge(choice, &before);
     let mut after = before.clone();
     let mut stranger = None;
     let reregistered = registered_anew(machine, &before, node, (configurations, versions), now);
@@ -126,7 +123,7 @@ pub fn plan(
         after.selected.clone_from(&chosen.selected);
         after.observed_node = observed_node::observe(machine, node);
         let time = reregistered.as_ref().map(|(time, _)| time.clone());
-        match follow(machine, &before, node, (chosen.repave, time)) {
+        match follow(machine, &before, node, (chosen.is_new, time)) {
             Ok(node_ref) => after.node_ref = node_ref,
             Err(why) => stranger = Some(why),
         }
@@ -134,12 +131,14 @@ pub fn plan(
             set_condition(&mut after, *pending, *reason, message, generation, now);
         }
     }
-    let provider_id = provider_id(machine);
-    after.provider_id = after.node_ref.as_ref().map(|_| provider_id);
-    let trouble = chosen.trouble.as_ref().map(|trouble| (trouble.reason.as_str(), trouble.message.as_str()));
-    let trouble = stranger.as_deref().map(|why| (ReadyReason::NodeNameConflict.as_str(), why)).or(trouble);
-    let trouble = trouble
-        .or(reregistered.as_ref().map(|(_, why)| (ReadyReason::NodeReregistered.as_str(), why.as_str())));
+    let name = machine.metadata.name.as_deref().unwrap_or_default();
+    after.provider_id = after.node_ref.as_ref().map(|_| provider_id(name));
+    let trouble = [
+        stranger.as_deref().map(|why| (ReadyReason::NodeNameConflict.as_str(), why)),
+        chosen.trouble.as_ref().map(|trouble| (trouble.reason.as_str(), trouble.message.as_str())),
+        reregistered.as_ref().map(|(_, why)| (ReadyReason::NodeReregistered.as_str(), why.as_str())),
+    ];
+    let trouble = trouble.into_iter().flatten().next();
     let there = match node {
         NodeSeen::Present(node) if stranger.is_none() => Some(node),
         NodeSeen::Present(_) | NodeSeen::Gone | NodeSeen::Absent => None,
@@ -159,11 +158,11 @@ pub fn plan(
 
 /// Returns true if claims choose the version of a Machine: it is in a pool, or a claim has selected its version.
 fn is_for_claims(machine: &Machine) -> bool {
-    let selected = machine.status.as_ref().and_then(|status| status.selected.as_ref());
-    is_pooled(machine) || selected.is_some_and(|selected| selected.source == SelectionSource::Claim)
+    let by_claim = |selected: &Selected| selected.source == SelectionSource::Claim;
+    is_pooled(machine) || machine.selected().is_some_and(by_claim)
 }
 
-fn judge(choice: Choice, before: &MachineStatus, is_gone: bool) -> Chosen {
+fn judge(choice: Choice, before: &MachineStatus) -> Chosen {
     let is = |selected: &Selected| format!("{}, {}", selected.version_name(), by(selected.source));
     match choice {
         Choice::LeaveAlone => Chosen { left_alone: true, ..Chosen::default() },
@@ -181,7 +180,7 @@ fn judge(choice: Choice, before: &MachineStatus, is_gone: bool) -> Chosen {
             lock: select.lock.then(|| (select.selected.name.clone(), select.selected.version)),
             pending: Some((false, ConfigurationPendingReason::Selected, is(&select.selected))),
             selected: Some(select.selected),
-            repave: is_gone,
+            is_new: true,
             ..Chosen::default()
         },
         Choice::Keep(trouble) => Chosen {
@@ -197,7 +196,8 @@ fn judge(choice: Choice, before: &MachineStatus, is_gone: bool) -> Chosen {
     }
 }
 
-fn by(by: SelectionSource) -> &'static str {
+/// Returns the source of a choice, for users.
+pub(super) fn by(by: SelectionSource) -> &'static str {
     match by {
         SelectionSource::Reference => "by spec.configurationRef",
         SelectionSource::Selector => "by its machineSelector",
@@ -247,17 +247,15 @@ fn registered_anew(
     let (NodeSeen::Present(node), Some(applied)) = (node, &before.applied) else { return None };
     let (known, uid) = (before.node_ref.as_ref()?, node.metadata.uid.as_deref().unwrap_or_default());
     let time = if known.uid == uid { known.reregistered_time.clone()? } else { Time(now) };
-    let is_applied = |s: &VersionRef| (&s.name, s.version) == (&applied.name, applied.version);
-    let went_back = before.rolled_back.as_ref().is_some_and(|back| is_applied(&back.to));
+    let went_back = before.rolled_back.as_ref().is_some_and(|back| back.to.key() == applied.key());
     let name = applied.version_name();
-    let running = versions.iter().find(|version| version.metadata.name.as_deref() == Some(name.as_str()));
+    let running = versions.iter().find(|version| version.key() == applied.key());
     let is_worker = running.is_none_or(|version| version.spec.template.kubernetes.role == NodeRole::Worker);
     let Choice::Select(next) = choose(machine, Some(Again::NodeGone), configurations, versions) else {
         return None;
     };
     let next = next.selected;
-    let differs = (&next.name, next.version) != (&applied.name, applied.version);
-    (differs && is_worker && !went_back).then(|| {
+    (next.key() != applied.key() && is_worker && !went_back).then(|| {
         let called = node.metadata.name.as_deref().unwrap_or_default();
         let message = format!(
             "Node {called} was deleted, and registered again before the host was repaved: it still runs {name}, and a repave would give {}; \
@@ -327,7 +325,7 @@ const OWN: [&str; 4] = [
 
 /// Our part; none before there is a phase.
 fn own(status: &MachineStatus) -> Option<Status> {
-    let conditions = OWN.iter().filter_map(|type_| status.conditions.iter().find(|c| c.type_ == *type_));
+    let conditions = OWN.iter().filter_map(|type_| status.condition(type_));
     Some(Status {
         observed_generation: status.observed_generation,
         phase: status.phase?,

@@ -6,16 +6,14 @@
 
 use std::time::Duration;
 
-use bedplate_api::bounded_times::BoundedTimes;
 use bedplate_api::machine::Machine;
 use bedplate_api::reason::event::ControllerEvent;
-use bedplate_engine::write::{WriteError, ask, called, delete};
+use bedplate_engine::write::{WriteError, ask, delete};
 use bedplate_rules::drain::{self, CORDONED_BY, Drain, Evicted, Pod, PodApi, Rejection, list};
 use futures::TryFutureExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::Patch;
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::FIELD_MANAGER;
@@ -29,19 +27,7 @@ use crate::metrics::{Eviction, Kind};
 const REFUSED_EVICTION_SECONDS: u32 = 30;
 
 /// Interval between checks of a draining Node's Pods.
-pub const DRAIN_CHECK_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Progress of a drain.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Left {
-    /// Pods that are left, with the reason, for users.
-    pub awaits: String,
-    /// Pods that may not be evicted now, and the reason: a disruption budget blocks the eviction, or the API
-    /// server refuses it.
-    pub blocked: Option<String>,
-    /// Delay before the next check.
-    pub after: Duration,
-}
+const DRAIN_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Connection of this controller, for requests about `what`.
 struct Requests<'a> {
@@ -102,59 +88,80 @@ pub async fn pods(world: &World, node: &str) -> Result<Vec<Pod>, WriteError> {
     drain::pods(&requests, node).await.map_err(|failure| failure.error)
 }
 
-/// Evicts the Pods that have to leave. Returns `None` if there are none left. A refused eviction does not
-/// stop the others.
+/// Evicts the Pods of a Node that have to leave. A refused eviction does not stop the others. Records on the Node which Pods are pending, and
+/// reports blocked ones on its Machine. `until`: the deadline of the drain. Returns the delay before the next check.
 ///
 /// # Errors
 /// The API server is unreachable.
-pub async fn evict_all(world: &World, pods: &[Pod], drain: &Drain) -> Result<Option<Left>, WriteError> {
-    let leaving: Vec<&Pod> = pods.iter().filter(|pod| pod.has_to_leave()).collect();
-    if leaving.is_empty() {
-        return Ok(None);
-    }
+pub async fn evict_all(
+    world: &World,
+    (node, machine): (&Node, Option<&Machine>),
+    pods: &[Pod],
+    drain: &Drain,
+    until: Option<Timestamp>,
+) -> Result<Duration, WriteError> {
     let (mut awaited, mut blocked) = (Vec::new(), Vec::new());
-    for pod in leaving {
-        let known = if pod.leaving { None } else { world.drains.held(&pod.uid) };
-        let held = match known {
-            _ if pod.leaving => None,
-            Some(why) => Some(why),
-            None => match send(world, pod, drain.grace).await {
-                Ok(Evicted::Accepted) => None,
-                Ok(Evicted::Gone) => continue,
-                Ok(Evicted::Held { again: named, why }) => {
-                    world.drains.hold(&pod.uid, named, &why);
-                    Some(why)
-                }
-                // The refusal concerns only this Pod. It came from a webhook, or the namespace is being
-                // deleted.
-                Err(error) => {
-                    let Some(why) = error.refusal().map(str::to_owned) else { return Err(error) };
-                    world.drains.hold(&pod.uid, Some(REFUSED_EVICTION_SECONDS), &why);
-                    Some(why)
-                }
-            },
-        };
-        awaited.push(match held {
-            Some(why) => {
-                blocked.push(format!("{} ({why})", pod.full_name()));
-                format!("{} ({why})", pod.full_name())
+    for pod in pods.iter().filter(|pod| pod.has_to_leave()) {
+        match evict(world, pod, drain.grace).await? {
+            Evicted::Gone => {}
+            Evicted::Accepted => awaited.push(pod.full_name()),
+            Evicted::Held { why, .. } => {
+                let held = format!("{} ({why})", pod.full_name());
+                blocked.push(held.clone());
+                awaited.push(held);
             }
-            None => pod.full_name(),
-        });
+        }
     }
     world.drains.let_go();
-    let blocked = (!blocked.is_empty()).then(|| cut(&list(&blocked)));
-    Ok(Some(Left { awaits: cut(&list(&awaited)), blocked, after: DRAIN_CHECK_INTERVAL }))
+    let awaits = cut(&list(&awaited));
+    if node.annotations().get(DRAIN_PENDING) != Some(&awaits) {
+        annotate(world, node, &json!({ DRAIN_PENDING: awaits })).await?;
+    }
+    if let Some(machine) = machine {
+        tell_blocked(world, machine, node, &blocked, until);
+    }
+    Ok(DRAIN_CHECK_INTERVAL)
 }
 
-async fn send(world: &World, pod: &Pod, grace: Option<u32>) -> Result<Evicted, WriteError> {
+/// Publishes an Event on a Machine, once per drain, that names the Pods that cannot be evicted.
+fn tell_blocked(world: &World, machine: &Machine, node: &Node, blocked: &[String], until: Option<Timestamp>) {
+    if blocked.is_empty() {
+        world.drains.unblock(node);
+    } else if world.drains.blocks(node) {
+        let until = until.map(|until| format!("; it times out at {until:.0}")).unwrap_or_default();
+        let blocked = cut(&list(blocked));
+        let note = format!("the drain of Node {} waits for {blocked}{until}", node.name_any());
+        world.news.tell(machine, ControllerEvent::DrainBlocked, &note);
+    }
+}
+
+/// Evicts a Pod, unless it is leaving or must not be evicted yet.
+async fn evict(world: &World, pod: &Pod, grace: Option<u32>) -> Result<Evicted, WriteError> {
+    if pod.leaving {
+        return Ok(Evicted::Accepted);
+    }
+    if let Some(why) = world.drains.held(&pod.uid) {
+        return Ok(Evicted::Held { again: None, why });
+    }
     let requests = Requests { world, what: format!("Pod {}", pod.full_name()) };
-    let evicted = drain::evict(&requests, pod, grace).await.map_err(|failure| failure.error)?;
-    world.turns.evicted(match evicted {
-        Evicted::Accepted => Eviction::Accepted,
-        Evicted::Held { .. } => Eviction::Held,
-        Evicted::Gone => Eviction::Gone,
-    });
+    let evicted = match drain::evict(&requests, pod, grace).await {
+        Ok(evicted) => {
+            world.turns.evicted(match evicted {
+                Evicted::Accepted => Eviction::Accepted,
+                Evicted::Held { .. } => Eviction::Held,
+                Evicted::Gone => Eviction::Gone,
+            });
+            evicted
+        }
+        // The refusal concerns only this Pod. It came from a webhook, or the namespace is being deleted.
+        Err(Failure { error, .. }) => {
+            let Some(why) = error.refusal().map(str::to_owned) else { return Err(error) };
+            Evicted::Held { again: Some(REFUSED_EVICTION_SECONDS), why }
+        }
+    };
+    if let Evicted::Held { again, why } = &evicted {
+        world.drains.hold(&pod.uid, *again, why);
+    }
     Ok(evicted)
 }
 
@@ -166,9 +173,10 @@ pub async fn cordon(world: &World, node: &Node, purpose: &Purpose, now: Timestam
     let began = begins(world, node, now);
     let annotations =
         json!({ CORDONED_BY: purpose.text(), DRAIN_STARTED: began, DRAIN_PENDING: null, DRAIN_FAILED: null });
+    let change = json!({ "metadata": { "annotations": annotations }, "spec": { "unschedulable": true } });
     // Remembered before: an answer that is lost does not make it undone.
     world.drains.cordons(node, purpose);
-    let written = patch(world, node, &annotations, Some(&json!({ "unschedulable": true }))).await;
+    let written = patch(world, node, &change).await;
     match &written {
         Ok(version) => world.drains.cordoned(node, purpose, version.as_deref()),
         Err(WriteError::Conflict { .. } | WriteError::Refused { .. }) => {
@@ -190,7 +198,8 @@ pub async fn free(world: &World, node: &Node, failed: Option<&Failed>) -> Result
     }
     world.drains.forget(&node.name_any());
     world.drains.over(node);
-    patch(world, node, &annotations, Some(&json!({ "unschedulable": null }))).await.map(drop)
+    let change = json!({ "metadata": { "annotations": annotations }, "spec": { "unschedulable": null } });
+    patch(world, node, &change).await.map(drop)
 }
 
 /// Says on a Node why it is not drained, which was not cordoned for that.
@@ -198,7 +207,7 @@ pub async fn free(world: &World, node: &Node, failed: Option<&Failed>) -> Result
 /// # Errors
 /// [`WriteError`]
 pub async fn say_failed(world: &World, node: &Node, failed: &Failed) -> Result<(), WriteError> {
-    patch(world, node, &json!({ DRAIN_FAILED: json!(failed).to_string() }), None).await.map(drop)
+    annotate(world, node, &json!({ DRAIN_FAILED: json!(failed).to_string() })).await
 }
 
 /// Records on a Node that its drain starts now. Does so if the annotation is not a time, or is in the future.
@@ -206,8 +215,7 @@ pub async fn say_failed(world: &World, node: &Node, failed: &Failed) -> Result<(
 /// # Errors
 /// [`WriteError`]
 pub async fn say_begun(world: &World, node: &Node, now: Timestamp) -> Result<(), WriteError> {
-    let began = begins(world, node, now);
-    patch(world, node, &json!({ DRAIN_STARTED: began }), None).await.map(drop)
+    annotate(world, node, &json!({ DRAIN_STARTED: begins(world, node, now) })).await
 }
 
 /// Returns the start time for a Node whose drain starts now, and remembers it.
@@ -219,57 +227,24 @@ fn begins(world: &World, node: &Node, now: Timestamp) -> String {
     text
 }
 
-/// Records the pending Pods on a Node if the annotation differs.
-///
-/// # Errors
-/// [`WriteError`]
-pub async fn say_awaited(world: &World, node: &Node, awaits: &str) -> Result<(), WriteError> {
-    if node.annotations().get(DRAIN_PENDING).is_some_and(|before| before == awaits) {
-        return Ok(());
-    }
-    patch(world, node, &json!({ DRAIN_PENDING: awaits }), None).await.map(drop)
-}
-
-/// Publishes an Event on a Machine, once per drain, that names the Pods that cannot be evicted. `until` is
-/// the deadline of the drain.
-pub fn tell_blocked(world: &World, machine: &Machine, node: &Node, left: &Left, until: Option<Timestamp>) {
-    let Some(blocked) = &left.blocked else { return world.drains.unblock(node) };
-    if world.drains.blocks(node) {
-        let until = until.map(|until| format!("; it times out at {until:.0}")).unwrap_or_default();
-        let note = format!("the drain of Node {} waits for {blocked}{until}", node.name_any());
-        world.news.publish(machine, ControllerEvent::DrainBlocked, &note);
-    }
-}
-
 /// Deletes a Node.
 ///
 /// # Errors
 /// [`WriteError`]
 pub async fn remove(world: &World, node: &Node) -> Result<(), WriteError> {
-    let nodes: Api<BoundedTimes<Node>> = Api::all(world.client.clone());
-    world.counters.wrote(Kind::Rollout);
-    let (uid, version) = (node.metadata.uid.clone(), node.metadata.resource_version.clone());
-    delete(&nodes, &node.name_any(), uid, version).await?;
+    let nodes = world.write::<Node>(Kind::Rollout);
+    delete(&nodes, &node.name_any(), node.uid(), node.resource_version()).await?;
     world.drains.removed(node);
     Ok(())
 }
 
-/// The resource version that comes of it.
-async fn patch(
-    world: &World,
-    node: &Node,
-    annotations: &Value,
-    spec: Option<&Value>,
-) -> Result<Option<String>, WriteError> {
-    let mut body = json!({ "metadata": { "uid": node.uid(), "resourceVersion": node.resource_version(), "annotations": annotations } });
-    if let Some(spec) = spec {
-        body["spec"] = spec.clone();
-    }
-    // No apply: an apply of the annotations alone (`machine`) would take away what this one has set.
-    let parameters = FIELD_MANAGER.patch();
-    let nodes: Api<BoundedTimes<Node>> = Api::all(world.client.clone());
-    world.counters.wrote(Kind::Rollout);
-    let written =
-        ask(&called(node), nodes.patch(&node.name_any(), &parameters, &Patch::Merge(&body))).await?;
-    Ok(written.0.metadata.resource_version)
+async fn annotate(world: &World, node: &Node, annotations: &Value) -> Result<(), WriteError> {
+    patch(world, node, &json!({ "metadata": { "annotations": annotations } })).await.map(drop)
+}
+
+/// Changes a Node. Returns the resource version that comes of it. No apply: an apply of the annotations alone (`machine`) would take away what
+/// this one has set.
+async fn patch(world: &World, node: &Node, change: &Value) -> Result<Option<String>, WriteError> {
+    let written = FIELD_MANAGER.merge_object(&world.write(Kind::Rollout), &(), node, change).await?;
+    Ok(written.metadata.resource_version)
 }

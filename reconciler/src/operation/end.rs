@@ -4,8 +4,7 @@
 //! and the operation would hold its parent. So this write tests UID and state alone: it replaces no other end, and nothing else stops it.
 
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
-use bedplate_engine::object;
-use bedplate_engine::write::{WriteError, ask, called};
+use bedplate_engine::write::{WriteError, called, read};
 use bedplate_rules::operation::state;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -29,10 +28,9 @@ pub(super) async fn write(
         other => return other,
     };
     // The API server does not say whether a test has failed or a rule refused it.
-    let what = called(operation);
-    let now = ask(&what, object::get(all, &operation.name_any())).await?;
+    let now = read(all, &operation.name_any()).await?;
     let is_same = now.is_some_and(|now| now.uid() == operation.uid() && state(&now) == state(operation));
-    Err(if is_same { error } else { WriteError::Conflict { what } })
+    Err(if is_same { error } else { WriteError::Conflict { what: called(operation) } })
 }
 
 /// Returns the JSON Patch of an end; none if the state that was read cannot be tested.
@@ -53,10 +51,7 @@ fn edits(operation: &MachineOperation, status: &MachineOperationStatus) -> Optio
         ("conditions", json!(status.conditions)),
     ];
     // An `add` replaces what is there (RFC 6902, 4.1).
-    let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
-    edits
-        .extend(fields.map(
-            |(field, value)| json!({ "op": "add", "path": format!("/status/{field}"), "value": value }),
-        ));
+    let add = |(field, value)| json!({ "op": "add", "path": format!("/status/{field}"), "value": value });
+    edits.extend(fields.into_iter().filter(|(_, value)| !value.is_null()).map(add));
     Some(Value::Array(edits))
 }

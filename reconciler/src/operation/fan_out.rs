@@ -18,13 +18,11 @@ use bedplate_api::operation::{
 };
 use bedplate_api::reason::operation::FanOutOutcome;
 use bedplate_engine::list;
-use bedplate_engine::object;
 use bedplate_engine::write::{self, Failed, WriteError, ask, called};
 use bedplate_rules::fan_out::{CHILDREN, Now, Progress, SITE, child, child_name, plan as fan_out, standing};
 use bedplate_rules::operation::{End, ended, is_finished, state};
 use bedplate_rules::selection::matches;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ListParams, PartialObjectMeta};
 use kube::core::{Request, Selector};
 use kube::runtime::reflector::ObjectRef;
@@ -43,8 +41,6 @@ const CHILD_BATCH_SIZE: usize = 64;
 const MAX_STORE_LAG: Duration = Duration::from_secs(5);
 /// Minimum interval between status writes of a parent, per Machine. A write contains all Machine names.
 const STATUS_INTERVAL_PER_MACHINE: Duration = Duration::from_micros(100);
-
-type Operations = Api<MachineOperation>;
 
 /// Brings a parent's children and sums to the desired state.
 pub(super) async fn reconcile(
@@ -100,20 +96,16 @@ async fn end(
 }
 
 async fn label(parent: &MachineOperation, world: &World) -> Result<(), WriteError> {
-    let all: Operations = Api::all(world.client.clone());
-    world.counters.wrote(Kind::Operation);
-    FIELD_MANAGER.apply_labels(&all, parent, &BTreeMap::from([(CHILDREN.to_owned(), String::new())])).await
+    let labels = BTreeMap::from([(CHILDREN.to_owned(), String::new())]);
+    FIELD_MANAGER.apply_labels(&world.write(Kind::Operation), parent, &labels).await
 }
 
 async fn hold(parent: &MachineOperation, held: bool, world: &World) -> Result<(), WriteError> {
-    let all: Operations = Api::all(world.client.clone());
-    world.counters.wrote(Kind::Operation);
-    FIELD_MANAGER.set_finalizer(&all, parent, FINALIZER, held).await
+    FIELD_MANAGER.set_finalizer(&world.write(Kind::Operation), parent, FINALIZER, held).await
 }
 
 /// Finds its Machines, once for all.
 async fn begin(parent: &MachineOperation, world: &World) -> Result<(), WriteError> {
-    let all: Operations = Api::all(world.client.clone());
     let now = Now { room: 0, stopped: false, time: Timestamp::now() };
     let status = match targets(parent, world).await {
         Ok(machines) if machines.len() > MOST_MACHINES => {
@@ -132,8 +124,7 @@ async fn begin(parent: &MachineOperation, world: &World) -> Result<(), WriteErro
         }
         Err(error) => return Err(error),
     };
-    world.counters.wrote(Kind::Operation);
-    FIELD_MANAGER.apply_status(&all, parent, &status).await?;
+    FIELD_MANAGER.apply_status(&world.write(Kind::Operation), parent, &status).await?;
     let machines = status.counts.as_ref().map_or(0, |counts| counts.total);
     tracing::info!(
         operation = parent.name_any(),
@@ -212,7 +203,6 @@ async fn go_on(
     known: &OperationMachines,
     world: &World,
 ) -> Result<Option<Duration>, WriteError> {
-    let all: Operations = Api::all(world.client.clone());
     let (uid, stopped) = (parent.uid().unwrap_or_default(), parent.metadata.deletion_timestamp.is_some());
     let look = |name: &MachineName| {
         let found = world.stores.operations.get(&ObjectRef::new(&child_name(parent, name)));
@@ -224,7 +214,7 @@ async fn go_on(
         let absent = known.started.iter().filter(|name| matches!(look(name), Child::Absent));
         for name in absent.take(CHILD_BATCH_SIZE) {
             let child = child_name(parent, name);
-            let found = ask(&format!("MachineOperation {child}"), object::get(&all, &child)).await?;
+            let found = world.live(&child).await?;
             // Another client deleted the child. The result is unknown, and the operation is not repeated.
             let progress =
                 Child::of(found.as_ref(), parent, name).progress().unwrap_or(OperationState::Failed);
@@ -243,18 +233,14 @@ async fn go_on(
         failed.note(call_off(parent, known, world).await);
     }
     if parent.status.as_ref() != Some(&fan.status) {
-        world.counters.wrote(Kind::Operation);
+        let all = world.write(Kind::Operation);
         world.stores.whose.wrote(&uid);
         if failed.note(FIELD_MANAGER.apply_status(&all, parent, &fan.status).await.map(drop))
             && is_end(&fan.status)
         {
-            let (name, status) = (parent.name_any(), &fan.status);
-            tracing::info!(
-                operation = name,
-                reason = status.reason,
-                message = status.message,
-                "operation finished"
-            );
+            let (operation, MachineOperationStatus { reason, message, .. }) =
+                (parent.name_any(), &fan.status);
+            tracing::info!(operation, reason, message, "operation finished");
         }
     }
     failed.end()?;
@@ -273,22 +259,17 @@ async fn make(
     failed: &mut Failed,
     world: &World,
 ) -> Result<(), WriteError> {
-    let all: Operations = Api::all(world.client.clone());
-    let what = called(parent);
+    let (all, what) = (Api::<MachineOperation>::all(world.client.clone()), called(parent));
     let live = ask(&what, all.get_metadata_opt(&parent.name_any())).await?;
     if live.and_then(|live| live.resource_version()) != parent.resource_version() {
         return Err(WriteError::Conflict { what });
     }
     world.stores.whose.made(&parent.uid().unwrap_or_default());
     for name in start {
-        let progress = match make_one(parent, name, &all, world).await {
+        let progress = match make_one(parent, name, world).await {
             Ok(()) => OperationState::Pending,
-            Err(WriteError::Refused { what, why }) => {
-                tracing::warn!(
-                    operation = what,
-                    why,
-                    "failed to create operation, counting its Machine as failed"
-                );
+            Err(WriteError::Refused { what: operation, why }) => {
+                tracing::warn!(operation, why, "failed to create operation, counting its Machine as failed");
                 OperationState::Failed
             }
             // The others would go the same way, or it comes by the watch.
@@ -304,36 +285,23 @@ async fn make(
     Ok(())
 }
 
-async fn make_one(
-    parent: &MachineOperation,
-    machine: &MachineName,
-    all: &Operations,
-    world: &World,
-) -> Result<(), WriteError> {
+async fn make_one(parent: &MachineOperation, machine: &MachineName, world: &World) -> Result<(), WriteError> {
     let mut child = child(parent, machine);
     if let Some(found) = world.stores.machines.get(&ObjectRef::new(machine.as_str())) {
         let labels = child.metadata.labels.get_or_insert_default();
         labels.insert(SITE.to_owned(), found.spec.site.to_string());
     }
-    child.metadata.owner_references = Some(vec![OwnerReference {
-        api_version: MachineOperation::api_version(&()).into_owned(),
-        kind: MachineOperation::kind(&()).into_owned(),
-        name: parent.name_any(),
-        uid: parent.uid().unwrap_or_default(),
-        controller: Some(true),
-        block_owner_deletion: None,
-    }]);
-    let (name, what) = (child.name_any(), called(&child));
-    let parameters = FIELD_MANAGER.post();
-    world.counters.wrote(Kind::Operation);
-    match ask(&what, all.create(&parameters, &child)).await {
+    child.metadata.owner_references = parent.controller_owner_ref(&()).map(|owner| vec![owner]);
+    let (name, parameters) = (child.name_any(), FIELD_MANAGER.post());
+    let all: Api<MachineOperation> = world.write(Kind::Operation);
+    match ask(&called(&child), all.create(&parameters, &child)).await {
         Ok(_) => {
             tracing::info!(operation = name, "child operation created");
             Ok(())
         }
         // The child was created earlier but not recorded, or it is another object that the store will show.
         Err(WriteError::Conflict { what }) => {
-            match Child::of(ask(&what, object::get(all, &name)).await?.as_ref(), parent, machine) {
+            match Child::of(world.live(&name).await?.as_ref(), parent, machine) {
                 Child::Known(_) => Ok(()),
                 Child::Strange | Child::Absent => Err(WriteError::Conflict { what }),
             }
@@ -348,13 +316,12 @@ async fn call_off(
     known: &OperationMachines,
     world: &World,
 ) -> Result<(), WriteError> {
-    let all: Operations = Api::all(world.client.clone());
     let mut failed = Failed::default();
     for name in &known.started {
         let found = world.stores.operations.get(&ObjectRef::new(&child_name(parent, name)));
         let Some(child) = found.filter(|found| found.metadata.deletion_timestamp.is_none()) else { continue };
         if let Child::Known(OperationState::Pending) = Child::of(Some(&child), parent, name) {
-            world.counters.wrote(Kind::Operation);
+            let all = world.write::<MachineOperation>(Kind::Operation);
             let gone = write::delete(&all, &child.name_any(), child.uid(), child.resource_version()).await;
             failed.note(gone);
         }

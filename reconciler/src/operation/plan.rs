@@ -14,13 +14,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_api::condition::set_condition;
+use bedplate_api::condition::{Conditions as _, set_condition};
 use bedplate_api::machine::{Condition, Machine, PROVIDER_MANUAL, PROVIDER_PXE};
 use bedplate_api::operation::{
     AGENT_OPERATIONS, MachineOperation, MachineOperationStatus, OperationState, POWER_OPERATIONS,
     condition_type,
 };
 use bedplate_api::reason::operation::{FanOutOutcome, SuspendedReason};
+use bedplate_engine::elapsed::later;
 use bedplate_rules::claim::claimant;
 use bedplate_rules::fan_out::{
     LEFT_TO_EXECUTOR, MACHINE, PARENT, SITE, done_within, parent_label, taken_within,
@@ -190,15 +191,12 @@ impl Seen<'_> {
         let (operation, Some(machine)) = (self.operation, self.machine) else { return Plan::default() };
         let allows = operation.spec.operation_name == "applyConfiguration"
             && operation.spec.parameters.get("disruption").is_some_and(|value| value == "allow");
-        let conditions = operation.status.iter().flat_map(|status| &status.conditions);
-        let is_drained =
-            conditions.into_iter().any(|c| c.type_ == condition_type::DRAINED && c.status == "True");
-        if !allows || !is_drained || machine.spec.paused {
+        if !allows || !operation.is_true(condition_type::DRAINED) || machine.spec.paused {
             return Plan::default();
         }
         if let Some(by) = claimant(machine) {
-            let message =
-                format!("{by} has claimed Machine {}, and decides about its Node", machine.name_any());
+            let name = machine.name_any();
+            let message = format!("{by} has claimed Machine {name}, and decides about its Node");
             return self.failed(FanOutOutcome::Claimed, &message);
         }
         Plan { repave: true, ..Plan::default() }
@@ -271,8 +269,7 @@ impl Seen<'_> {
     }
 
     fn suspended(&self) -> Option<&Condition> {
-        let conditions = self.operation.status.as_ref().map(|status| &status.conditions)?;
-        conditions.iter().find(|condition| condition.type_ == condition_type::SUSPENDED)
+        self.operation.condition(condition_type::SUSPENDED)
     }
 
     /// Pending, if that is not said yet.
@@ -288,7 +285,7 @@ impl Seen<'_> {
     }
 
     fn is_suspended(&self) -> bool {
-        self.suspended().is_some_and(|suspended| suspended.status == "True")
+        self.operation.is_true(condition_type::SUSPENDED)
     }
 
     /// Status with `Suspended` False, if it is True. The executor takes an operation without waiting for the controller's report that its Machine
@@ -303,11 +300,8 @@ impl Seen<'_> {
 
     /// The end, with all conditions: what other programs have written of the operation stays.
     fn failed(&self, reason: FanOutOutcome, message: &str) -> Plan {
-        let conditions = self.operation.status.as_ref().map(|status| status.conditions.clone());
-        let mut before = MachineOperationStatus {
-            conditions: conditions.unwrap_or_default(),
-            ..MachineOperationStatus::default()
-        };
+        let conditions = self.operation.conditions().to_vec();
+        let mut before = MachineOperationStatus { conditions, ..MachineOperationStatus::default() };
         if self.is_suspended() {
             self.suspend(&mut before, SuspendedReason::Resumed, RESUMED);
         }
@@ -341,21 +335,15 @@ fn executors(machine: Option<&Machine>) -> String {
     let pxed = match (&machine.spec.bmc, machine.spec.provider.as_str()) {
         (Some(_), _) => format!("pxed of site {} ({power})", machine.spec.site),
         (None, PROVIDER_PXE | PROVIDER_MANUAL) => format!("no program for {power}, as it has no spec.bmc"),
-        (None, provider) => {
-            format!(
-                "for {power} the controller of provider {provider} if it has them, as there is no spec.bmc"
-            )
-        }
+        (None, provider) => format!(
+            "for {power} the controller of provider {provider} if it has them, as there is no spec.bmc"
+        ),
     };
     format!("For Machine {} there are: {agent}; {pxed}", machine.name_any())
 }
 
 fn created(operation: &MachineOperation, now: Timestamp) -> Timestamp {
     operation.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0)
-}
-
-fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
-    time.saturating_add(by).unwrap_or(Timestamp::MAX)
 }
 
 /// Zero: it is over.

@@ -5,6 +5,7 @@ use bedplate_api::configuration::{MachineConfiguration, RollingUpdate, RolloutFa
 use bedplate_api::machine::Machine;
 use bedplate_api::reason::configuration::{DegradedReason, ProgressingReason};
 use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_rules::drain::list_of;
 
 use super::observe::{Clocks, Member, Nodes, Place, Rollout, judge};
 use super::plan::{allowed, settings};
@@ -44,7 +45,6 @@ fn progressing(rollout: &Rollout, settings: &RollingUpdate) -> (bool, Progressin
     let skipped: Vec<String> = members.iter().filter_map(skipped).collect();
     let awaiting: Vec<String> = members.iter().filter_map(awaiting).collect();
     let waiting = members.iter().filter(|m| matches!(m.place, Place::Outdated(_))).count();
-    let failed = members.iter().any(|member| matches!(member.place, Place::Failed(_)));
     parts.extend(at_hand.first().map(|_| some(&at_hand)));
     if waiting > 0 {
         parts.push(format!("{waiting} wait for their turn"));
@@ -62,7 +62,9 @@ fn progressing(rollout: &Rollout, settings: &RollingUpdate) -> (bool, Progressin
         () if budget.is_some() => (true, ProgressingReason::MaxUnavailableReached),
         () if !at_hand.is_empty() || waiting > 0 && !is_unfetched => (true, ProgressingReason::RollingOut),
         () if !awaiting.is_empty() => (true, ProgressingReason::AwaitingPrefetch),
-        () if failed || !skipped.is_empty() => (false, ProgressingReason::MachinesSkipped),
+        () if rollout.failures().next().is_some() || !skipped.is_empty() => {
+            (false, ProgressingReason::MachinesSkipped)
+        }
         () => (false, ProgressingReason::UpToDate),
     };
     (moves, reason, parts.join("; "))
@@ -110,11 +112,9 @@ fn awaiting(member: &Member) -> Option<String> {
 fn used_up(rollout: &Rollout, settings: &RollingUpdate) -> Option<String> {
     let allowed = allowed(&settings.max_unavailable, rollout.members.len());
     let used = rollout.unavailable();
-    let why: Vec<String> = rollout
-        .members
-        .iter()
-        .filter_map(|member| Some(format!("{} ({})", member.name, member.unavailable?)))
-        .collect();
+    let why = rollout.members.iter();
+    let why = why.filter_map(|member| Some(format!("{} ({})", member.name, member.unavailable?)));
+    let why: Vec<String> = why.collect();
     (used >= allowed).then(|| {
         format!(
             "no further Machine can start: {used} unavailable, maxUnavailable is {allowed}: {}",
@@ -124,21 +124,11 @@ fn used_up(rollout: &Rollout, settings: &RollingUpdate) -> Option<String> {
 }
 
 fn degraded(rollout: &Rollout, settings: &RollingUpdate) -> Option<(DegradedReason, String)> {
-    let failures: Vec<_> = rollout
-        .members
-        .iter()
-        .filter_map(|member| match &member.place {
-            Place::Failed(failure) => Some((member, failure)),
-            _ => None,
-        })
-        .collect();
-    let (_, gravest) = failures.first()?;
-    let told: Vec<String> = failures
-        .iter()
-        .map(|(member, failure)| {
-            format!("{}: {}; {}", member.name, failure.message, failure.remedy.replace("NAME", &member.name))
-        })
-        .collect();
+    let (_, gravest) = rollout.failures().next()?;
+    let told = rollout.failures().map(|(Member { name, .. }, failure)| {
+        format!("{name}: {}; {}", failure.message, failure.remedy.replace("NAME", name))
+    });
+    let told: Vec<String> = told.collect();
     let more = if settings.pause_on_failure {
         "no further Machine starts until this is resolved (pauseOnFailure); "
     } else {
@@ -149,22 +139,15 @@ fn degraded(rollout: &Rollout, settings: &RollingUpdate) -> Option<(DegradedReas
 
 /// The first Machines that failed, by name.
 fn failures(rollout: &Rollout) -> Vec<RolloutFailure> {
-    let failed = rollout.members.iter().filter_map(|member| match &member.place {
-        Place::Failed(failure) => Some(RolloutFailure {
-            machine: member.name.clone(),
-            reason: failure.reason.as_str().to_owned(),
-            message: failure.message.chars().take(MAX_MESSAGE).collect(),
-        }),
-        _ => None,
+    let failed = rollout.failures().map(|(member, failure)| RolloutFailure {
+        machine: member.name.clone(),
+        reason: failure.reason.as_str().to_owned(),
+        message: failure.message.chars().take(MAX_MESSAGE).collect(),
     });
     failed.take(MAX_FAILURES).collect()
 }
 
 /// The first few, and how many more there are.
 fn some(all: &[String]) -> String {
-    let shown = all.iter().take(MAX_NAMED_MACHINES).cloned().collect::<Vec<_>>().join(", ");
-    match all.len().saturating_sub(MAX_NAMED_MACHINES) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
+    list_of(all, MAX_NAMED_MACHINES)
 }

@@ -4,7 +4,7 @@
 use bedplate_rules::drain::{Refusal, list};
 
 use super::observe::{Place, Rollout};
-use crate::cordon::GivenUp;
+use crate::cordon::{Failed, GivenUp};
 
 /// Returns the reason why the Pods of a Node are not evicted, with the remedy.
 pub(super) fn refused(refusal: &Refusal) -> (GivenUp, String) {
@@ -37,17 +37,17 @@ pub(super) fn drained(node: &str, version: &str) -> String {
 }
 
 /// Returns the note of a failed turn.
-pub(super) fn given_up(version: &str, why: &str) -> String {
-    format!("not updated to {version}: {why}")
+pub(super) fn given_up(failed: &Failed) -> String {
+    format!("not updated to {}: {}", failed.version, failed.message)
 }
 
 /// A turn ends before its end, and nothing has failed in it.
 pub(super) fn held(machine: &str, rollout: &Rollout) -> String {
     let member = rollout.members.iter().find(|member| member.name == machine);
-    let failed = rollout.members.iter().find(|member| matches!(member.place, Place::Failed(_)));
+    let failed = rollout.failures().next();
     let why = match (member.map(|member| &member.place), failed) {
         (Some(Place::Skipped(skip)), _) => skip.told(),
-        (Some(Place::Draining(_)), Some(failed)) => {
+        (Some(Place::Draining(_)), Some((failed, _))) => {
             format!(
                 "Machine {} has failed, and no other Machine continues until that is resolved",
                 failed.name
@@ -87,8 +87,8 @@ mod tests {
 
     fn told(places: &[(&str, Place)]) -> String {
         let members = places.iter().map(|(name, place)| member(name, place.clone())).collect();
-        let (configuration, newest) = ("w".to_owned(), "w-v2".to_owned());
-        held("a", &Rollout { configuration, newest, generation: 1, members })
+        let configuration = "w".to_owned();
+        held("a", &Rollout { configuration, generation: 1, members })
     }
 
     #[test]

@@ -10,14 +10,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_api::configuration::{MachineConfiguration, NodeRole};
+use bedplate_api::condition::{Conditions as _, is_false};
+use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::{DeletionPolicy, Machine, MachineStatus, Selected, SlotState, condition_type};
 use bedplate_api::reason::configuration::DegradedReason;
 use bedplate_api::reason::machine::PavedReason;
 use bedplate_api::reason::{ConditionReason, Reason};
 use bedplate_api::version::{MachineConfigurationVersion, version_name};
+use bedplate_bootstrap::makes_a_cluster;
 use bedplate_rules::claim::claimant;
-use bedplate_rules::selection::{is_of, repave};
+use bedplate_rules::selection::repave;
 use k8s_openapi::api::core::v1::Node;
 
 use crate::cache::waits::{Wait, is_late};
@@ -225,8 +227,6 @@ pub struct Failure {
 pub struct Rollout {
     /// Name of the configuration.
     pub configuration: String,
-    /// Newest version (`<configuration>-v<N>`).
-    pub newest: String,
     /// Generation of the configuration.
     pub generation: i64,
     /// Machines, sorted by name.
@@ -242,19 +242,13 @@ pub fn judge(
     clocks: Clocks<'_>,
 ) -> Rollout {
     let name = configuration.metadata.name.clone().unwrap_or_default();
-    let own = versions.iter().filter(|version| is_of(version, configuration));
-    let newest = own.map(|version| version.spec.version).max().unwrap_or(0);
     let known = Known { configuration, versions, clocks };
-    let is_member = |machine: &&&Machine| selected(machine).is_some_and(|selected| selected.name == name);
+    let is_member = |machine: &&&Machine| machine.selected().is_some_and(|selected| selected.name == name);
     let mut members: Vec<Member> =
         machines.iter().filter(is_member).map(|machine| known.member(machine, nodes)).collect();
     members.sort_by(|one, other| one.name.cmp(&other.name));
     let generation = configuration.metadata.generation.unwrap_or(0);
-    Rollout { newest: version_name(&name, newest), configuration: name, generation, members }
-}
-
-fn selected(machine: &Machine) -> Option<&Selected> {
-    machine.status.as_ref().and_then(|status| status.selected.as_ref())
+    Rollout { configuration: name, generation, members }
 }
 
 struct Known<'a> {
@@ -300,7 +294,7 @@ impl Known<'_> {
         else {
             return claimant(machine).map_or(Place::Repaving, |by| Place::Skipped(Skip::Claimed(by)));
         };
-        if (&applied.name, applied.version) == (&next.name, next.version) {
+        if applied.key() == next.key() {
             return Place::UpToDate;
         }
         let version = next.version_name();
@@ -322,12 +316,12 @@ impl Known<'_> {
         if hold.is_some_and(|hold| hold.purpose == ours) {
             return Place::Draining(version);
         }
-        if selected(machine) != Some(&next) {
+        if machine.selected() != Some(&next) {
             return Place::Outdated(version);
         }
         let is_prepared = status.slots.iter().any(|slot| {
-            let held = (slot.configuration_name.as_deref(), slot.version);
-            slot.state == SlotState::Prepared && held == (Some(next.name.as_str()), Some(next.version))
+            let held = slot.configuration_name.as_deref().zip(slot.version);
+            slot.state == SlotState::Prepared && held == Some(next.key())
         });
         if is_prepared {
             return Place::Prepared(version);
@@ -351,10 +345,7 @@ impl Known<'_> {
         next: &Selected,
         version: &str,
     ) -> Option<Failure> {
-        let refused = status
-            .rolled_back
-            .as_ref()
-            .filter(|back| (&back.from.name, back.from.version) == (&next.name, next.version));
+        let refused = status.rolled_back.as_ref().filter(|back| back.from.key() == next.key());
         if let Some(back) = refused {
             let why = first(&back.message);
             return Some(Failure {
@@ -385,9 +376,8 @@ impl Known<'_> {
         if let Some(by) = claimant(machine) {
             return Some(Skip::Claimed(by));
         }
-        let applied = status.applied.as_ref().map(|applied| (applied.name.as_str(), applied.version));
-        let is_kept = self.makes_cluster(applied)
-            || self.makes_cluster(Some((&next.name, next.version)))
+        let is_kept = status.applied.as_ref().is_some_and(|applied| self.makes_cluster(applied.key()))
+            || self.makes_cluster(next.key())
             || outlook(status).1 == PavedReason::ControlPlaneProtected.as_str();
         is_kept.then_some(Skip::ClusterMade)
     }
@@ -411,7 +401,7 @@ impl Known<'_> {
     /// failure says nothing of the newest.
     fn without_node(&self, machine: &Machine, status: &MachineStatus, version: &str) -> Place {
         let Some(failure) = self.not_paved(machine, status) else { return Place::Repaving };
-        let tried = selected(machine).map(Selected::version_name);
+        let tried = machine.selected().map(Selected::version_name);
         match tried.filter(|tried| tried != version) {
             Some(tried) => Place::Skipped(Skip::Behind(tried)),
             None => Place::Failed(failure),
@@ -439,16 +429,9 @@ impl Known<'_> {
     }
 
     /// Returns true if a version is that of a control plane that creates the cluster instead of joining it.
-    fn makes_cluster(&self, version: Option<(&str, i64)>) -> bool {
-        let Some((name, number)) = version else { return false };
-        let found = self
-            .versions
-            .iter()
-            .find(|version| version.spec.configuration_name == name && version.spec.version == number);
-        found.is_some_and(|version| {
-            let kubernetes = &version.spec.template.kubernetes;
-            kubernetes.role == NodeRole::ControlPlane && kubernetes.join_configuration.is_none()
-        })
+    fn makes_cluster(&self, version: (&str, i64)) -> bool {
+        let found = self.versions.iter().find(|found| found.key() == version);
+        found.is_some_and(|version| makes_a_cluster(&version.spec.template.kubernetes))
     }
 }
 
@@ -460,7 +443,7 @@ fn first(text: &str) -> String {
 /// Reads condition `Paved`: its meaning and its reason. Its message is not used: it changes while the agent prepares, and each change
 /// would write the configuration. The reason of a newer agent counts as waiting.
 fn outlook(status: &MachineStatus) -> (Outlook, &str) {
-    let Some(found) = status.conditions.iter().find(|c| c.type_ == PavedReason::TYPE) else {
+    let Some(found) = status.condition(PavedReason::TYPE) else {
         return (Outlook::Preparing, "");
     };
     (PavedReason::parse(&found.reason).map_or(Outlook::Waiting, Outlook::from), &found.reason)
@@ -470,15 +453,13 @@ fn outlook(status: &MachineStatus) -> (Outlook, &str) {
 fn unavailable(status: &MachineStatus, node: Option<&Node>) -> Option<&'static str> {
     let Some(node) = node else { return Some("it has no Node") };
     let applied = status.applied.as_ref();
-    let not_ready =
-        |c: &bedplate_api::machine::Condition| c.type_ == condition_type::NODE_READY && c.status == "False";
     if node.metadata.deletion_timestamp.is_some() {
         Some("its Node is being deleted")
     } else if applied
         .is_none_or(|applied| applied.node_uid.is_some() && applied.node_uid != node.metadata.uid)
     {
         Some("its Node is new, and not yet what its agent says that it is")
-    } else if !is_ready(node) || status.conditions.iter().any(not_ready) {
+    } else if !is_ready(node) || is_false(&status.conditions, condition_type::NODE_READY) {
         Some("its Node is not Ready")
     } else if cordon::is_cordoned(node) {
         Some("its Node is cordoned")

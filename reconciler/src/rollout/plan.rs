@@ -7,7 +7,7 @@
 use bedplate_api::configuration::{IntOrString, MachineConfiguration, RollingUpdate, UpdateStrategyType};
 use jiff::SignedDuration;
 
-use super::observe::{Member, Place, Rollout};
+use super::observe::{Failure, Member, Place, Rollout};
 use crate::cordon::{Failed, GivenUp};
 
 /// Next step of a rolling update.
@@ -105,8 +105,15 @@ impl Rollout {
 
     /// Returns true if a failure pauses the update, so that nothing new is started.
     pub fn is_paused(&self, settings: &RollingUpdate) -> bool {
-        settings.pause_on_failure
-            && self.members.iter().any(|member| matches!(member.place, Place::Failed(_)))
+        settings.pause_on_failure && self.failures().next().is_some()
+    }
+
+    /// Returns the Machines that failed.
+    pub fn failures(&self) -> impl Iterator<Item = (&Member, &Failure)> {
+        self.members.iter().filter_map(|member| match &member.place {
+            Place::Failed(failure) => Some((member, failure)),
+            _ => None,
+        })
     }
 }
 
@@ -188,8 +195,8 @@ mod tests {
             node_uid: Some(format!("n{number}")),
             departs: false,
         });
-        let (configuration, newest) = ("w".to_owned(), "w-v2".to_owned());
-        Rollout { configuration, newest, generation: 1, members: members.collect() }
+        let configuration = "w".to_owned();
+        Rollout { configuration, generation: 1, members: members.collect() }
     }
 
     #[test]

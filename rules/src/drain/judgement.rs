@@ -68,8 +68,13 @@ pub fn wait(named: Option<u32>) -> Duration {
 
 /// Returns the names as text for users, shortened.
 pub fn list(names: &[String]) -> String {
-    let shown = names.iter().take(MAX_NAMED_PODS).cloned().collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(MAX_NAMED_PODS) {
+    list_of(names, MAX_NAMED_PODS)
+}
+
+/// Returns the first names as text for users, at most this many, and how many more there are.
+pub fn list_of(names: &[String], most: usize) -> String {
+    let shown = names.iter().take(most).cloned().collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(most) {
         0 => shown,
         more => format!("{shown} and {more} more"),
     }
