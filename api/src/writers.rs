@@ -156,7 +156,7 @@ pub const MACHINE: &[Row] = &[
 ];
 
 /// Fields of a MachineConfiguration's status.
-const CONFIGURATION: &[Row] = &[
+pub const CONFIGURATION: &[Row] = &[
     row("observedGeneration", &[W::Controller], &[User]),
     row("latestVersion", &[W::Controller], &[Cli, User]),
     row("deployedVersion", &[W::Controller], &[Cli, User]),
@@ -226,7 +226,7 @@ pub const KINDS: &[(&str, &[Row])] = &[
 ];
 
 /// Fields of the status of a Cluster of Cluster API. No program of Bedplate writes `deprecated`.
-const CLUSTER: &[Row] = &[
+pub const CLUSTER: &[Row] = &[
     row("observedGeneration", &[W::Core], &[User]),
     row("phase", &[W::Core], &[User]),
     row("controlPlane", &[W::Core], &[User]),
@@ -253,7 +253,7 @@ const CLUSTER: &[Row] = &[
 ];
 
 /// Fields of the status of a Machine of Cluster API. A control plane provider writes conditions of its own, too.
-const CLUSTER_MACHINE: &[Row] = &[
+pub const CLUSTER_MACHINE: &[Row] = &[
     row("observedGeneration", &[W::Core], &[User]),
     row("phase", &[W::Core], &[User]),
     row("lastUpdated", &[W::Core], &[User]),
@@ -279,7 +279,7 @@ const CLUSTER_MACHINE: &[Row] = &[
 ];
 
 /// Fields of the status of a MachineSet of Cluster API.
-const MACHINE_SET: &[Row] = &[
+pub const MACHINE_SET: &[Row] = &[
     row("observedGeneration", &[W::Core], &[User]),
     row("selector", &[W::Core], &[User]),
     row("replicas", &[W::Core], &[User]),
@@ -297,7 +297,7 @@ const MACHINE_SET: &[Row] = &[
 ];
 
 /// Fields of the status of a MachineDeployment of Cluster API.
-const MACHINE_DEPLOYMENT: &[Row] = &[
+pub const MACHINE_DEPLOYMENT: &[Row] = &[
     row("observedGeneration", &[W::Core], &[User]),
     row("phase", &[W::Core], &[User]),
     row("selector", &[W::Core], &[User]),
@@ -318,7 +318,7 @@ const MACHINE_DEPLOYMENT: &[Row] = &[
 ];
 
 /// Fields of the status of a MachineHealthCheck of Cluster API.
-const HEALTH_CHECK: &[Row] = &[
+pub const HEALTH_CHECK: &[Row] = &[
     row("observedGeneration", &[W::Core], &[User]),
     row("expectedMachines", &[W::Core], &[User]),
     row("currentHealthy", &[W::Core], &[User]),

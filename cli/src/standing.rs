@@ -322,12 +322,9 @@ fn differences(machine: &Machine, claim: Option<&MachineClaim>, claimant: &Claim
             if selected.name != reference.name
                 || reference.version.is_some_and(|version| version != selected.version) =>
         {
-            let version = reference.version.map(|version| format!("-v{version}")).unwrap_or_default();
-            found.push(format!(
-                "{} is selected, and the claim names {}{version}",
-                selected.version_name(),
-                reference.name
-            ));
+            let (version, name) = (selected.version_name(), &reference.name);
+            let named = reference.version.map(|version| format!("-v{version}")).unwrap_or_default();
+            found.push(format!("{version} is selected, and the claim names {name}{named}"));
         }
         Some(_) => {}
     }

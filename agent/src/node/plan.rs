@@ -289,6 +289,10 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
     }
 }
 
+/// Message for a Node that is Ready although no slot runs.
+const STILL_READY: &str = "a Node of this name is Ready, but no slot runs here: after a reboot of this host it becomes NotReady soon; \
+                           otherwise another host has its name";
+
 /// Plans from nothing, or from a deleted Node, to a trial of the selected version.
 fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
     if former.is_none()
@@ -319,11 +323,7 @@ fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
         }
         NodeSeen::Absent => {}
         NodeSeen::Present { ready_since: Some(_), .. } => {
-            return wait(
-                PavedReason::NodeStillReady,
-                "a Node of this name is Ready, but no slot runs here: after a reboot of this host it becomes NotReady soon; otherwise another \
-                 host has its name",
-            );
+            return wait(PavedReason::NodeStillReady, STILL_READY);
         }
         // State in memory was lost in a boot. The selection stays, and the Node joins again.
         NodeSeen::Present { ready_since: None, .. } => {}

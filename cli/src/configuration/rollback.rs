@@ -110,7 +110,7 @@ pub(crate) fn consequences(described: &Described, target: &MachineConfigurationV
             target.spec.version
         ),
         None => {
-            let next = bedplate_api::version::version_name(name, latest + 1);
+            let next = bedplate_api::version::version_name(&name, latest + 1);
             format!("{next} is made, with the template of v{}", target.spec.version)
         }
     }];

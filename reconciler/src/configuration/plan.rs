@@ -12,11 +12,7 @@ use bedplate_api::reason::event::ControllerEvent;
 use bedplate_api::version::{MachineConfigurationVersion, version_name};
 use bedplate_rules::claim::is_claimed;
 use bedplate_rules::selection::{
-<<<<<<< HEAD
-    Again, Choice, OWN_FINALIZER, VersionPlan, Write, choose, is_of, plan_versions,
-=======
-    Again, Choice, OWN_FINALIZER, References, VersionPlan, Write, choose, is_of, plan_versions, version_name,
->>>>>>> 8e2b75ff (reconciler: read and write objects by one helper each)
+    Again, Choice, OWN_FINALIZER, References, VersionPlan, Write, choose, is_of, plan_versions,
 };
 use jiff::Timestamp;
 use serde::Serialize;

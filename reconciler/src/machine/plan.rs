@@ -131,8 +131,7 @@ pub fn plan(
             set_condition(&mut after, *pending, *reason, message, generation, now);
         }
     }
-    let name = machine.metadata.name.as_deref().unwrap_or_default();
-    after.provider_id = after.node_ref.as_ref().map(|_| provider_id(name));
+    after.provider_id = after.node_ref.as_ref().and(machine.metadata.name.as_deref()).map(provider_id);
     let trouble = [
         stranger.as_deref().map(|why| (ReadyReason::NodeNameConflict.as_str(), why)),
         chosen.trouble.as_ref().map(|trouble| (trouble.reason.as_str(), trouble.message.as_str())),

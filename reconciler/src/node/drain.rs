@@ -131,7 +131,7 @@ fn tell_blocked(world: &World, machine: &Machine, node: &Node, blocked: &[String
         let until = until.map(|until| format!("; it times out at {until:.0}")).unwrap_or_default();
         let blocked = cut(&list(blocked));
         let note = format!("the drain of Node {} waits for {blocked}{until}", node.name_any());
-        world.news.tell(machine, ControllerEvent::DrainBlocked, &note);
+        world.news.publish(machine, ControllerEvent::DrainBlocked, &note);
     }
 }
 

@@ -16,7 +16,7 @@ use bedplate_api::machine::{DeletionPolicy, Machine, MachineStatus, Selected, Sl
 use bedplate_api::reason::configuration::DegradedReason;
 use bedplate_api::reason::machine::PavedReason;
 use bedplate_api::reason::{ConditionReason, Reason};
-use bedplate_api::version::{MachineConfigurationVersion, version_name};
+use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_bootstrap::makes_a_cluster;
 use bedplate_rules::claim::claimant;
 use bedplate_rules::selection::repave;

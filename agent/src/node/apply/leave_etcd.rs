@@ -23,23 +23,28 @@ use crate::slot::fill_record::LEAVING;
 /// Reason for not leaving: the Node exists.
 const THERE: &str = "the Node is there";
 
-/// Takes it out, and writes that the slot is the node no more. `begun`: a killed agent may have taken it out.
-pub(super) async fn leave(parts: &Parts, slot: SlotName, begun: bool) -> Result<(), ApplyError> {
-    if !begun && !parts.node_is_gone().await.map_err(ApplyError::Ask)? {
+/// Takes it out, and writes that the slot is the node no more. `is_started`: a killed agent may have taken it out.
+pub(super) async fn leave(parts: &Parts, slot: SlotName, is_started: bool) -> Result<(), ApplyError> {
+    if !is_started && !parts.node_is_gone().await.map_err(ApplyError::Ask)? {
         return Err(ApplyError::Superseded(THERE));
     }
     if let Some(member) = parts.on_disk(move |slots| Ok(Member::of(slots, slot))).await?? {
-        take_out(parts, slot, &member, begun).await?;
+        take_out(parts, slot, &member, is_started).await?;
     }
     outcome::change(parts, slot, |record| record.stage = Stage::Retired).await
 }
 
-async fn take_out(parts: &Parts, slot: SlotName, member: &Member, begun: bool) -> Result<(), ApplyError> {
+async fn take_out(
+    parts: &Parts,
+    slot: SlotName,
+    member: &Member,
+    is_started: bool,
+) -> Result<(), ApplyError> {
     let members = member.etcd.members().await.map_err(LeaveEtcdError::from)?;
     let Some(own) = members.iter().find(|one| member.is_own(one)) else { return Ok(()) };
     let is_last = is_last(&members, own.id);
     // An agent was killed before it asked for it, and much may have happened since.
-    let is_there = begun && matches!(parts.node_is_gone().await, Ok(false));
+    let is_there = is_started && matches!(parts.node_is_gone().await, Ok(false));
     if is_last || is_there {
         parts.on_disk(move |slots| slots.set_mark(slot, LEAVING, false)).await?;
         return Err(if is_last { LeaveEtcdError::Last.into() } else { ApplyError::Superseded(THERE) });
