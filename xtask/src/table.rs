@@ -206,6 +206,14 @@ mod tests {
         [programs.big]\ncpu_seconds = 150\nreason = \"three kubelets\"\n";
 
     #[test]
+    fn rows_name_programs_that_exist() {
+        for name in Table::read().unwrap().programs.keys() {
+            let source = host::root().join(format!("tests/tests/{name}.rs"));
+            assert!(source.exists(), "tests/tests.toml: {name}: {} is not there", source.display());
+        }
+    }
+
+    #[test]
     fn budget_applies_to_each_program_and_to_the_sum() {
         let table: Table = toml::from_str(TABLE).unwrap();
         table.check().unwrap();

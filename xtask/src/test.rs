@@ -207,7 +207,7 @@ pub(crate) fn run(options: Options<'_>) -> Result<()> {
     })?;
     recorder.finish()?;
     if whole && tier.is_none() && totals.failed == 0 {
-        check_tables(&table, &recorder, &selected, &mut totals);
+        check_tables(&table, &recorder, &programs::read()?, &mut totals);
         let new: Vec<&str> = recorder.names().filter(|name| times.of(name).is_none()).collect();
         if !record && !new.is_empty() {
             println!("  without a recorded time: {}; run `cargo xtask test --record`", new.join(", "));
@@ -221,11 +221,11 @@ pub(crate) fn run(options: Options<'_>) -> Result<()> {
 }
 
 /// Counts each budget that was exceeded, and each row of the table without a program, as a failure.
-fn check_tables(table: &Table, recorder: &Recorder, selected: &[Program], totals: &mut Totals) {
+fn check_tables(table: &Table, recorder: &Recorder, programs: &[Program], totals: &mut Totals) {
     for over in table.over_budget(&recorder.tests()) {
         totals.fail(over);
     }
-    for name in table.programs.keys().filter(|name| !selected.iter().any(|program| program.name == **name)) {
+    for name in table.programs.keys().filter(|name| !programs.iter().any(|program| program.name == **name)) {
         totals.fail(format!("tests/tests.toml: no test program is named {name}"));
     }
 }
