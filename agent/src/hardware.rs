@@ -1,4 +1,4 @@
-//! Hardware as the kernel reports it, in the form of `status.hardware` (docs/machine.md).
+//! Hardware as the kernel reports it, in the form of `status.hardware` (docs/guides/machine.md).
 //!
 //! Each reader takes the root of the tree (`/`, or a fixture) and returns the values found there. A missing
 //! or unexpected file leaves its field empty and is never an error. Nothing is written. Called by the agent's

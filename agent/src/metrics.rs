@@ -285,7 +285,7 @@ mod tests {
         all.act(Act::Report, Went::Done, time);
         all.certificate(time);
         all.node(Api::Live, &[]);
-        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/metrics.md");
         metrics_page::compare(page, "bedplate-agent", &registry(&all));
     }
 

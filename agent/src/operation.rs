@@ -1,5 +1,5 @@
 //! Operations that a MachineOperation requests from the agent, each carried out at most once: reboot,
-//! shutdown, restartService, packetCapture, applyConfiguration (docs/rules.md, O1 to O8).
+//! shutdown, restartService, packetCapture, applyConfiguration (docs/design/rules.md, O1 to O8).
 //!
 //! ```text
 //!   Pending ── take: InProgress, the agent's name and the kernel's boot ID are in the object

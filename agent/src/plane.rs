@@ -14,7 +14,7 @@
 //!              <--status of own operations, GET of a Secret that a version names, request for the kubelet's certificate--
 //! ```
 //!
-//! It makes no other requests (docs/rules.md, A1), decides nothing, and does not change the host. The node's
+//! It makes no other requests (docs/design/rules.md, A1), decides nothing, and does not change the host. The node's
 //! loop knows [`Decider`] and [`Home`] only, so their implementations may be combined. Called by `service`.
 
 mod certificate;

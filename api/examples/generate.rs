@@ -1,4 +1,4 @@
-//! Writes `api/crds/*.yaml`, `docs/reasons.md`, the tables of statuses in `docs/rules.md`, and the components of the providers of Cluster API.
+//! Writes `api/crds/*.yaml`, `docs/reference/reasons.md`, the tables of statuses in `docs/design/rules.md`, and the components of the providers of Cluster API.
 //! `cargo xtask generate` calls it, the drift test compares with it. Takes no arguments.
 
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use bedplate_api::reason::{Actor, Row, tables};
 use bedplate_api::writers;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
-/// Lines in docs/rules.md before and after the tables of statuses.
+/// Lines in docs/design/rules.md before and after the tables of statuses.
 const START: &str = "<!-- Made from api/src/writers.rs by `cargo xtask generate`: do not edit. -->\n";
 const END: &str = "<!-- End of the tables from api/src/writers.rs. -->\n";
 
@@ -21,8 +21,8 @@ pub(crate) fn files() -> Vec<(String, String)> {
         (name, format!("# Made from api/src by `cargo xtask generate`: do not edit.\n{}\n", yaml.trim_end()))
     });
     let pages = [
-        ("docs/reasons.md", reasons()),
-        ("docs/rules.md", rules()),
+        ("docs/reference/reasons.md", reasons()),
+        ("docs/design/rules.md", rules()),
         ("deploy/cluster-api/infrastructure-components.yaml", infrastructure()),
         ("deploy/cluster-api/bootstrap-components.yaml", bootstrap()),
         ("deploy/cluster-api/core-components.yaml", core()),
@@ -66,12 +66,12 @@ fn core() -> String {
     components(head, &bedplate_api::crds::core_definitions(), ["core-policy.yaml", "core-provider.yaml"])
 }
 
-/// docs/rules.md with its tables of statuses.
+/// docs/design/rules.md with its tables of statuses.
 fn rules() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/rules.md");
-    let page = std::fs::read_to_string(path).expect("docs/rules.md is there");
-    let (before, rest) = page.split_once(START).expect("docs/rules.md has the line before its tables");
-    let (_, after) = rest.split_once(END).expect("docs/rules.md has the line after its tables");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/design/rules.md");
+    let page = std::fs::read_to_string(path).expect("docs/design/rules.md is there");
+    let (before, rest) = page.split_once(START).expect("docs/design/rules.md has the line before its tables");
+    let (_, after) = rest.split_once(END).expect("docs/design/rules.md has the line after its tables");
     let mut page = format!("{before}{START}");
     for definition in bedplate_api::crds::definitions() {
         let names = &definition.spec.names;

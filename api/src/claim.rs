@@ -1,4 +1,4 @@
-//! `MachineClaim`: one host of a pool, held for one claimant (docs/claims.md).
+//! `MachineClaim`: one host of a pool, held for one claimant (docs/guides/claims.md).
 //!
 //! The claim has the name of its Machine, so that the API server lets one claimant have a host. To create it is to claim the host, to
 //! delete it is to release the host. Types and validation only: `spec` and the conditions are written by the provider, the rest of the

@@ -1,4 +1,4 @@
-//! The cluster plane: kinds of Cluster API (contract v1beta2), as far as Bedplate reads or serves them (docs/infrastructure-provider.md).
+//! The cluster plane: kinds of Cluster API (contract v1beta2), as far as Bedplate reads or serves them (docs/reference/infrastructure-provider.md).
 //!
 //! Pure: no clock, no file, no socket.
 

@@ -1,5 +1,5 @@
 //! `MachineConfiguration`: the desired node of Machines, the selection of Machines, and the rollout of
-//! changes (docs/rules.md, "MachineConfiguration"; C1 to C6).
+//! changes (docs/design/rules.md, "MachineConfiguration"; C1 to C6).
 //!
 //! Types, defaults and validation only. The template, which makes the versions, is in [`template`](self::Template).
 //!

@@ -1,4 +1,4 @@
-//! Enrollment ID: the group in an agent's certificate that stands for one key of one host (docs/claims.md, "Enrollment group").
+//! Enrollment ID: the group in an agent's certificate that stands for one key of one host (docs/guides/claims.md, "Enrollment group").
 //!
 //! A Role for one Secret names this group and not the agent's user name. Kubernetes revokes no certificate, so a certificate of an
 //! earlier key keeps the user name of its Machine. It never gets the group of the next key.

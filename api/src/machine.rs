@@ -1,4 +1,4 @@
-//! `Machine`: one real server or virtual machine, and who provisions it (docs/rules.md, H1).
+//! `Machine`: one real server or virtual machine, and who provisions it (docs/design/rules.md, H1).
 //!
 //! Types, defaults and validation only. Users write `spec`, the programs write `status`, each its own fields.
 //! Conditions are `k8s_openapi`'s [`Condition`], so that every tool that knows conditions reads them.

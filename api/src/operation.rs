@@ -1,4 +1,4 @@
-//! `MachineOperation`: something to be done once to one Machine, or to all that a selector matches (docs/rules.md,
+//! `MachineOperation`: something to be done once to one Machine, or to all that a selector matches (docs/design/rules.md,
 //! "Operations"; O1 to O8).
 //!
 //! Types and validation only.
@@ -16,9 +16,9 @@ use crate::id::MachineName;
 use crate::schema::short_values;
 use crate::selector::MachineSelector;
 
-/// Default timeout of a powerOn or a reset without `timeoutSeconds`, in seconds (docs/bmc.md).
+/// Default timeout of a powerOn or a reset without `timeoutSeconds`, in seconds (docs/guides/bmc.md).
 pub const POWER_ON_TIMEOUT: i32 = 300;
-/// Default timeout of a powerOff or a powerCycle without `timeoutSeconds`, in seconds (docs/bmc.md).
+/// Default timeout of a powerOff or a powerCycle without `timeoutSeconds`, in seconds (docs/guides/bmc.md).
 pub const POWER_OFF_TIMEOUT: i32 = 600;
 
 /// Machines of one operation with a selector, at most; a selector that matches more is refused.

@@ -1,7 +1,7 @@
 //! Reasons: the closed sets of words that explain a condition, an operation, an Event or a refusal.
 //!
 //! Each word has one row in one table: its meaning, who must act, and what to do. Programs write reasons only from these tables.
-//! The command line, docs/reasons.md and the rollout derive from them.
+//! The command line, docs/reference/reasons.md and the rollout derive from them.
 //!
 //! Pure.
 
@@ -63,7 +63,7 @@ pub struct Remedy {
 pub trait Reason: Copy + Eq + std::fmt::Debug + 'static {
     /// All words of the set, in the order of the table.
     const ALL: &'static [Self];
-    /// Name of the set in docs/reasons.md.
+    /// Name of the set in docs/reference/reasons.md.
     const TITLE: &'static str;
 
     /// The word, as the API shows it.
@@ -182,7 +182,7 @@ fn rows<R: Reason>() -> Table {
     (R::TITLE, R::ALL.iter().copied().map(row).collect())
 }
 
-/// All tables with their titles, in the order of docs/reasons.md.
+/// All tables with their titles, in the order of docs/reference/reasons.md.
 pub fn tables() -> Vec<Table> {
     let hosts = of_hosts().into_iter().chain(of_operations());
     hosts.chain(of_providers()).chain(core::tables()).chain(of_events_and_refusals()).collect()

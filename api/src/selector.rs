@@ -1,4 +1,4 @@
-//! `machineSelector`: the Machines of a MachineConfiguration or of a MachineOperation, by labels and by fields (docs/rules.md, H3, O3).
+//! `machineSelector`: the Machines of a MachineConfiguration or of a MachineOperation, by labels and by fields (docs/design/rules.md, H3, O3).
 //!
 //! Types and validation only; `rules::selection` evaluates them.
 //!

@@ -1,4 +1,4 @@
-//! `MachineConfigurationVersion`: one numbered copy of a MachineConfiguration's template, fixed by its first use (docs/rules.md,
+//! `MachineConfigurationVersion`: one numbered copy of a MachineConfiguration's template, fixed by its first use (docs/design/rules.md,
 //! "Configurations and their versions"; V1 to V3).
 //!
 //! Types and validation only. Two rules are admission policies: users do not write versions (V1), and one in

@@ -33,7 +33,7 @@ pub const BOOT_URL_ARGUMENT: &str = "bedplate.url";
 /// The kernel argument that names the MAC address of the interface that netboots.
 pub const BOOT_MAC_ARGUMENT: &str = "bedplate.mac";
 
-/// Data that one boot of a known Machine gets once, in addition to the public initrd (docs/rules.md, Trust
+/// Data that one boot of a known Machine gets once, in addition to the public initrd (docs/design/rules.md, Trust
 /// 2).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -362,7 +362,7 @@ pub struct NodeReport {
     /// Current Node; absent if there is none, or if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeRef>,
-    /// The UID of the Node that a live read has just said to be gone: the one thing that makes pxed choose again (docs/rules.md,
+    /// The UID of the Node that a live read has just said to be gone: the one thing that makes pxed choose again (docs/design/rules.md,
     /// H6).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_gone: Option<String>,

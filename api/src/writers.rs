@@ -1,6 +1,6 @@
 //! Writers and readers of each field of a status.
 //!
-//! "Who writes what" in docs/rules.md is generated from this table. Tests compare it with the definitions, with the policies in deploy/, and
+//! "Who writes what" in docs/design/rules.md is generated from this table. Tests compare it with the definitions, with the policies in deploy/, and
 //! with the conditions that each program applies. A new field needs a row with its writer.
 //!
 //! Pure.

@@ -1,4 +1,4 @@
-//! docs/machine.md: every rule accepts its example Machines. No field of a spec that users write is missing
+//! docs/guides/machine.md: every rule accepts its example Machines. No field of a spec that users write is missing
 //! from the page of its kind.
 
 #![allow(clippy::panic, reason = "a test that cannot go on has failed")]
@@ -30,7 +30,7 @@ fn examples(document: &str) -> Vec<(usize, String)> {
 
 #[test]
 fn every_example_is_a_machine_that_the_rules_accept() {
-    let document = document("machine.md");
+    let document = document("guides/machine.md");
     let examples = examples(&document);
     assert!(examples.len() >= 5, "the document lost its examples");
     for (line, yaml) in examples {
@@ -64,10 +64,10 @@ fn nothing_is_lost(written: &Value, read: &Value, path: &str) {
 fn every_field_of_a_spec_is_in_the_document_of_its_kind() {
     let mut missing = Vec::new();
     for (kind, name) in [
-        ("Machine", "machine.md"),
-        ("MachineConfiguration", "machine-configuration.md"),
-        ("MachineOperation", "machine-operations.md"),
-        ("MachineClaim", "claims.md"),
+        ("Machine", "guides/machine.md"),
+        ("MachineConfiguration", "guides/machine-configuration.md"),
+        ("MachineOperation", "guides/machine-operations.md"),
+        ("MachineClaim", "guides/claims.md"),
     ] {
         let document = document(name);
         let definitions = bedplate_api::crds::definitions();

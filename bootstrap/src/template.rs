@@ -49,7 +49,7 @@ pub enum Refusal {
     /// A control plane that joins nothing, in a cluster.
     #[error(
         "kubernetes: role is ControlPlane and there is no joinConfiguration, so that the node would make a cluster of its own, which each host \
-         of a cluster refuses; add a joinConfiguration, also an empty one, and the host joins this cluster (docs/node.md, \"The first \
+         of a cluster refuses; add a joinConfiguration, also an empty one, and the host joins this cluster (docs/concepts/node.md, \"The first \
          control plane\")"
     )]
     MakesCluster,
@@ -62,7 +62,7 @@ pub enum Refusal {
     /// No cluster to join, without one.
     #[error(
         "kubernetes.joinConfiguration.discovery must be set without a cluster: the node has no other cluster to join; set file.kubeConfigPath \
-         to a file of spec.template.files, or set bootstrapToken (docs/node.md, \"Without a cluster\")"
+         to a file of spec.template.files, or set bootstrapToken (docs/concepts/node.md, \"Without a cluster\")"
     )]
     NoDiscovery,
     /// A command that no shell can be given.

@@ -103,9 +103,9 @@ pub(crate) enum Command {
     },
     /// Machines that asked to boot and that no Machine object names
     Discovered,
-    /// Print a page of the documentation, or list the pages: messages name them as docs/NAME.md
+    /// Print a page of the documentation, or list the pages: messages name them as docs/FOLDER/NAME.md
     Docs {
-        /// The page, such as stuck or docs/stuck.md [default: list all]
+        /// The page, such as stuck or docs/troubleshooting/stuck.md [default: list all]
         #[arg(value_parser = crate::docs::name)]
         page: Option<String>,
     },

@@ -1,4 +1,4 @@
-//! Runs `claim`: shows the hosts of pools with their claims, and writes the annotations by which a user releases a host (docs/claims.md).
+//! Runs `claim`: shows the hosts of pools with their claims, and writes the annotations by which a user releases a host (docs/guides/claims.md).
 //!
 //! Reads Machines, MachineClaims and the claimant. Writes one annotation of one Machine, bound to what was read. The agent and the
 //! provider act on it; nothing is deleted here.

@@ -62,7 +62,7 @@ impl ConfigureError {
                 "write into the file what `bedplate config diff {name}` shows of the earlier version, or name that in spec.configurationRef of a Machine's file; a cluster is named by --context or --kubeconfig"
             )),
             Self::ControlPlaneProtected { .. } => Some(
-                "docs/node.md, \"The first control plane\"; without --delete-node the version is only named"
+                "docs/concepts/node.md, \"The first control plane\"; without --delete-node the version is only named"
                     .to_owned(),
             ),
             Self::ControlPlane { machine } => Some(format!(

@@ -282,7 +282,7 @@ impl Look<'_> {
                 Actor::User,
                 EnrolledReason::AwaitingEnrollment.as_str(),
                 "no agent has enrolled as it: a person installs it",
-                "`bedplate machine token NAME` on pxed's machine, then `bedplate-agent enroll` on the host; docs/agent.md",
+                "`bedplate machine token NAME` on pxed's machine, then `bedplate-agent enroll` on the host; docs/concepts/agent.md",
             ),
             PROVIDER_PXE if self.status.boot.is_none() => self.says(
                 Actor::Host,
@@ -294,13 +294,13 @@ impl Look<'_> {
                 Actor::Agent,
                 EnrolledReason::AwaitingEnrollment.as_str(),
                 "its host has booted and not enrolled",
-                "`bedplate machine show NAME` has the timeline; docs/agent.md",
+                "`bedplate machine show NAME` has the timeline; docs/concepts/agent.md",
             ),
             provider => self.says(
                 Actor::Other,
                 EnrolledReason::AwaitingEnrollment.as_str(),
                 format!("provider {provider} is not Bedplate's, and has not enrolled the host"),
-                "check the controller of that provider; it enrolls the host with a token of `bedplate machine token NAME`; docs/providers.md",
+                "check the controller of that provider; it enrolls the host with a token of `bedplate machine token NAME`; docs/design/providers.md",
             ),
         }
     }

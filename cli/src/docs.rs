@@ -1,48 +1,48 @@
-//! Pure: the pages of docs/ at the build of this program. Messages of every program name them as `docs/NAME.md`.
+//! Pure: the pages of docs/ at the build of this program. Messages of every program name them as `docs/FOLDER/NAME.md`.
 //!
 //! Callers: `arguments`, `command`.
 
 /// Pages by name, with their text.
 const PAGES: [(&str, &str); 31] = [
-    ("agent", include_str!("../../docs/agent.md")),
-    ("architecture", include_str!("../../docs/architecture.md")),
-    ("bench", include_str!("../../docs/bench.md")),
-    ("bmc", include_str!("../../docs/bmc.md")),
-    ("boot", include_str!("../../docs/boot.md")),
-    ("bootstrap", include_str!("../../docs/bootstrap.md")),
-    ("claims", include_str!("../../docs/claims.md")),
-    ("cluster-api-guide", include_str!("../../docs/cluster-api-guide.md")),
-    ("cluster-guide", include_str!("../../docs/cluster-guide.md")),
-    ("configuration", include_str!("../../docs/configuration.md")),
-    ("controller", include_str!("../../docs/controller.md")),
-    ("core-provider", include_str!("../../docs/core-provider.md")),
-    ("dependencies", include_str!("../../docs/dependencies.md")),
-    ("first-control-plane", include_str!("../../docs/first-control-plane.md")),
-    ("images", include_str!("../../docs/images.md")),
-    ("infrastructure-provider", include_str!("../../docs/infrastructure-provider.md")),
-    ("install", include_str!("../../docs/install.md")),
-    ("kubeadm", include_str!("../../docs/kubeadm.md")),
-    ("machine", include_str!("../../docs/machine.md")),
-    ("machine-configuration", include_str!("../../docs/machine-configuration.md")),
-    ("machine-operations", include_str!("../../docs/machine-operations.md")),
-    ("metrics", include_str!("../../docs/metrics.md")),
-    ("node", include_str!("../../docs/node.md")),
-    ("operations", include_str!("../../docs/operations.md")),
-    ("providers", include_str!("../../docs/providers.md")),
-    ("reasons", include_str!("../../docs/reasons.md")),
-    ("rules", include_str!("../../docs/rules.md")),
-    ("stuck", include_str!("../../docs/stuck.md")),
-    ("testing", include_str!("../../docs/testing.md")),
-    ("threats", include_str!("../../docs/threats.md")),
-    ("user-data", include_str!("../../docs/user-data.md")),
+    ("agent", include_str!("../../docs/concepts/agent.md")),
+    ("architecture", include_str!("../../docs/design/architecture.md")),
+    ("bench", include_str!("../../docs/design/bench.md")),
+    ("bmc", include_str!("../../docs/guides/bmc.md")),
+    ("boot", include_str!("../../docs/troubleshooting/boot.md")),
+    ("bootstrap", include_str!("../../docs/reference/bootstrap.md")),
+    ("claims", include_str!("../../docs/guides/claims.md")),
+    ("cluster-api-guide", include_str!("../../docs/guides/cluster-api-guide.md")),
+    ("cluster-guide", include_str!("../../docs/guides/cluster-guide.md")),
+    ("configuration", include_str!("../../docs/reference/configuration.md")),
+    ("controller", include_str!("../../docs/concepts/controller.md")),
+    ("core-provider", include_str!("../../docs/reference/core-provider.md")),
+    ("dependencies", include_str!("../../docs/design/dependencies.md")),
+    ("first-control-plane", include_str!("../../docs/getting-started/first-control-plane.md")),
+    ("images", include_str!("../../docs/guides/images.md")),
+    ("infrastructure-provider", include_str!("../../docs/reference/infrastructure-provider.md")),
+    ("install", include_str!("../../docs/getting-started/install.md")),
+    ("kubeadm", include_str!("../../docs/reference/kubeadm.md")),
+    ("machine", include_str!("../../docs/guides/machine.md")),
+    ("machine-configuration", include_str!("../../docs/guides/machine-configuration.md")),
+    ("machine-operations", include_str!("../../docs/guides/machine-operations.md")),
+    ("metrics", include_str!("../../docs/reference/metrics.md")),
+    ("node", include_str!("../../docs/concepts/node.md")),
+    ("operations", include_str!("../../docs/guides/operations.md")),
+    ("providers", include_str!("../../docs/design/providers.md")),
+    ("reasons", include_str!("../../docs/reference/reasons.md")),
+    ("rules", include_str!("../../docs/design/rules.md")),
+    ("stuck", include_str!("../../docs/troubleshooting/stuck.md")),
+    ("testing", include_str!("../../docs/design/testing.md")),
+    ("threats", include_str!("../../docs/design/threats.md")),
+    ("user-data", include_str!("../../docs/reference/user-data.md")),
 ];
 
-/// Reads the name of a page as messages have it: `stuck`, `stuck.md` or `docs/stuck.md`.
+/// Reads the name of a page as messages have it: `stuck`, `stuck.md` or `docs/troubleshooting/stuck.md`.
 ///
 /// # Errors
 /// There is no such page; the error lists those that exist.
 pub(crate) fn name(text: &str) -> Result<String, String> {
-    let name = text.strip_prefix("docs/").unwrap_or(text);
+    let name = text.rsplit('/').next().unwrap_or(text);
     let name = name.strip_suffix(".md").unwrap_or(name);
     match page(name) {
         Some(_) => Ok(name.to_owned()),
@@ -72,9 +72,13 @@ mod tests {
 
     #[test]
     fn every_page_of_the_folder_is_there_and_has_a_title() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
-        let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+        let folders = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path());
+        let folders = folders.filter(|path| path.is_dir());
+        let files = folders.flat_map(|folder| std::fs::read_dir(folder).unwrap());
         let files: BTreeSet<String> = files
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
             .filter_map(|path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned()))
             .collect();
         let pages: BTreeSet<String> = PAGES.iter().map(|(name, _)| (*name).to_owned()).collect();
@@ -88,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_page_is_named_as_messages_name_it() {
-        for text in ["stuck", "stuck.md", "docs/stuck.md"] {
+        for text in ["stuck", "stuck.md", "docs/troubleshooting/stuck.md"] {
             assert_eq!(name(text).as_deref(), Ok("stuck"), "{text}");
         }
         assert!(name("stuk").unwrap_err().contains("stuck"));

@@ -126,7 +126,8 @@ fn condition<'a>(status: &'a MachineStatus, type_: &str) -> Option<&'a Condition
 /// One line for each Machine, by name.
 pub(crate) fn list(machines: &[Machine], look: Look) -> String {
     if machines.is_empty() {
-        let next = "docs/machine.md says how to write one, `bedplate discovered` shows who asked without one";
+        let next =
+            "docs/guides/machine.md says how to write one, `bedplate discovered` shows who asked without one";
         return format!("no Machines: {next}\n");
     }
     let mut machines: Vec<&Machine> = machines.iter().collect();

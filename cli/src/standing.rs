@@ -174,7 +174,7 @@ impl Standing {
         let agent = status.and_then(|status| status.agent.as_ref());
         let mut differences = differences(machine, claim, claimant);
         let owed = claim.and_then(|claim| unwiped(machine, claim));
-        differences.extend(owed.map(|owed| format!("{} (docs/claims.md#wipe)", owed.meaning())));
+        differences.extend(owed.map(|owed| format!("{} (docs/guides/claims.md#wipe)", owed.meaning())));
         let mut next = claim.map(next).unwrap_or_default();
         next.extend(owed.filter(|owed| *owed == WipedReason::KeyNotReplaced).map(|_| next_for_key(machine)));
         Self {
@@ -208,7 +208,7 @@ fn next_for_key(machine: &Machine) -> String {
         );
     }
     if machine.status.as_ref().is_some_and(|status| status.state_disk.is_some()) {
-        return format!("give Machine {name} another key: docs/agent.md#a-copied-key");
+        return format!("give Machine {name} another key: docs/concepts/agent.md#a-copied-key");
     }
     format!("power-cycle Machine {name}, so that it boots and enrolls with another key")
 }

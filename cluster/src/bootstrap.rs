@@ -1,4 +1,4 @@
-//! The group `bootstrap`: bootstrap data of machines that become Nodes by kubeadm (docs/bootstrap.md).
+//! The group `bootstrap`: bootstrap data of machines that become Nodes by kubeadm (docs/reference/bootstrap.md).
 //!
 //! ```text
 //! watch -> stores, queue -> config: KubeadmConfigs -> Secrets; tokens in workload clusters

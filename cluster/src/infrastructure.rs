@@ -1,4 +1,4 @@
-//! The group `infrastructure`: claims of hosts for the Machines of Cluster API (docs/infrastructure-provider.md).
+//! The group `infrastructure`: claims of hosts for the Machines of Cluster API (docs/reference/infrastructure-provider.md).
 //!
 //! ```text
 //! watch -> stores, queues -> cluster: BedplateClusters; machine: BedplateMachines (choose); claim: MachineClaims (grant)

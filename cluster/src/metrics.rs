@@ -85,7 +85,7 @@ mod tests {
         registry
     }
 
-    /// docs/metrics.md has one section for the program.
+    /// docs/reference/metrics.md has one section for the program.
     #[tokio::test]
     async fn scrapes_of_all_groups_match_the_page_of_metrics() {
         let registries = [
@@ -93,7 +93,7 @@ mod tests {
             registry("bootstrap", bootstrap::begin),
             registry("core", core::begin),
         ];
-        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/metrics.md");
         metrics_page::compare_all(page, "bedplate-cluster", &registries.each_ref());
     }
 }

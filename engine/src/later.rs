@@ -1,6 +1,6 @@
 //! Queues objects whose status counts others: a second after the first change, and at most every 8 s while changes continue.
 //!
-//! Otherwise each change of each counted object would write such a status. These were half of all writes while objects start (docs/bench.md,
+//! Otherwise each change of each counted object would write such a status. These were half of all writes while objects start (docs/design/bench.md,
 //! `core`). Called by the watches of a program.
 
 use std::future::Future;

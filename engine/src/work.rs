@@ -30,7 +30,7 @@ use crate::write::WriteError;
 use turns::Turns;
 
 /// Number of concurrent reconciliations of a kind. With 32, 10,000 Machines took the same time, because the API server's processors limit
-/// it. An edit of a configuration took three times as long meanwhile (docs/bench.md).
+/// it. An edit of a configuration took three times as long meanwhile (docs/design/bench.md).
 const CONCURRENT_RECONCILIATIONS: usize = 8;
 
 /// Result of a successful reconciliation: the time of the next one.

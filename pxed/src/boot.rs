@@ -1,4 +1,4 @@
-//! Boots: opened by a DHCP transaction, named by a random id in every URL, followed by their stages (docs/rules.md, Trust 1-2).
+//! Boots: opened by a DHCP transaction, named by a random id in every URL, followed by their stages (docs/design/rules.md, Trust 1-2).
 //!
 //! The packet path only touches memory ([`Boots::open`], [`Boots::reached`]); a background task ([`Boots::run`]) writes
 //! timelines behind, tells the status, and drops what has expired. A boot goes to the store behind its opening:

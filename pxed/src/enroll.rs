@@ -1,4 +1,4 @@
-//! Enrollment: an agent trades its seed's token for a certificate, renews it, and reports (docs/rules.md, Trust 3).
+//! Enrollment: an agent trades its seed's token for a certificate, renews it, and reports (docs/design/rules.md, Trust 3).
 //!
 //! ```text
 //!   agent                               pxed

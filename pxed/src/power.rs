@@ -1,4 +1,4 @@
-//! Power: drives the BMCs of this site's Machines, and carries out MachineOperations (docs/rules.md, A3, H2, O1 to O7).
+//! Power: drives the BMCs of this site's Machines, and carries out MachineOperations (docs/design/rules.md, A3, H2, O1 to O7).
 //!
 //! ```text
 //! Machines, operations, leadership -> supervisor -> one worker per Machine with a BMC: observe -> plan -> apply -> report

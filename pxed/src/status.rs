@@ -3,7 +3,7 @@
 //! [`StatusRegistry::update`] changes memory and returns immediately, so that it may be called on the packet path.
 //! `write` brings changes to the store and to the API server, coalesced: the first change immediately, then at most
 //! one write a second for each Machine. `conditions`, `display`, `project` and `site_boot` are pure. Only pxed's own
-//! fields reach the API (docs/rules.md, "Who writes what"). Power is written by the site's leader; the boot is shared
+//! fields reach the API (docs/design/rules.md, "Who writes what"). Power is written by the site's leader; the boot is shared
 //! by the rule of [`site_boot`].
 
 pub mod display;

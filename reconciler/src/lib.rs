@@ -1,4 +1,4 @@
-//! bedplate-controller: joins pxed and the agents through the kinds of a cluster (docs/controller.md).
+//! bedplate-controller: joins pxed and the agents through the kinds of a cluster (docs/concepts/controller.md).
 //!
 //! ```text
 //! watches -> world (one store for each kind, one index) -> what is touched -> reconcile: plan (pure) -> apply -> status

@@ -46,7 +46,7 @@ mod tests {
         assert!(Cli::try_parse_from(["bedplate-controller", "--image-forbidden-networks=x"]).is_err());
     }
 
-    /// The pair that docs/controller.md recommends.
+    /// The pair that docs/concepts/controller.md recommends.
     #[test]
     fn tags_are_resolved_only_where_registries_are_allowed() {
         let arguments = [

@@ -200,7 +200,7 @@ mod tests {
         let stages = Stages::new(shutdown.clone());
         let running = (&tasks, &liveness, &stages);
         let (_, events) = begin(&silent(), (&tenure, "test"), &metrics, running, RegistryReach::default());
-        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/metrics.md");
         metrics_page::compare(page, "bedplate-controller", &registry(&metrics, &events));
         shutdown.cancel();
     }

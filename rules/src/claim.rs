@@ -1,4 +1,4 @@
-//! Pure: decides whether a Machine is in a pool, and whether a MachineClaim decides about its node (docs/claims.md).
+//! Pure: decides whether a Machine is in a pool, and whether a MachineClaim decides about its node (docs/guides/claims.md).
 //!
 //! Called by selection and phase, and by every program before it changes a Machine's node.
 

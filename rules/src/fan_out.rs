@@ -1,4 +1,4 @@
-//! Rules of MachineOperations for every executor (docs/rules.md, O1 to O8). They decide which Machines of a
+//! Rules of MachineOperations for every executor (docs/design/rules.md, O1 to O8). They decide which Machines of a
 //! selector start now, how their results are summed up, and how long an operation may wait and run.
 //!
 //! Pure: no clock, no file, no socket, no randomness. The kinds of `bedplate-api` in, plain data out. Called by `bedplate-controller`

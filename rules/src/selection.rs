@@ -1,4 +1,4 @@
-//! Versions of a configuration, and the choice of a version for each Machine (docs/rules.md, H3, H4, C1 to
+//! Versions of a configuration, and the choice of a version for each Machine (docs/design/rules.md, H3, H4, C1 to
 //! C6, V3).
 //!
 //! Pure: no clock, no file, no socket, no randomness. Takes the kinds of `bedplate-api` and returns plans as

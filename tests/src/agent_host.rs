@@ -216,7 +216,7 @@ impl AgentHost {
             "metadata": { "name": format!("workers-v{number}") }, "spec": spec }))
     }
 
-    /// The agent's metrics, read as docs/operations.md says.
+    /// The agent's metrics, read as docs/guides/operations.md says.
     ///
     /// # Errors
     /// It does not answer, or its socket is open to others than root.

@@ -16,20 +16,27 @@ pub struct Example {
     pub text: String,
 }
 
-/// Returns README and the documents of docs/, with their names.
+/// Returns README and the documents of docs/, with their paths in the repository.
 ///
 /// # Errors
 /// A document cannot be read.
 pub fn documents() -> Result<Vec<(String, String)>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut paths = vec![root.join("README.md")];
-    for entry in std::fs::read_dir(root.join("docs"))? {
-        paths.push(entry?.path());
+    let mut folders = vec![root.join("docs")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => paths.push(path),
+            }
+        }
     }
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
     paths.sort();
     let read = |path: &Path| {
-        let name = path.file_name().context("a path without a name")?.to_string_lossy().into_owned();
+        let name = path.strip_prefix(&root)?.display().to_string();
         let text = std::fs::read_to_string(path);
         Ok((name, text.with_context(|| format!("cannot read {}", path.display()))?))
     };

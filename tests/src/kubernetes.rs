@@ -423,7 +423,7 @@ localAPIEndpoint: {advertiseAddress: 192.0.2.1}
         kubectl(self.command("kubectl"), kubeconfig, &cache, arguments)
     }
 
-    /// Installs the kinds and the manifests of `deploy/` as docs/install.md says, but for what keeps versions from everybody but the
+    /// Installs the kinds and the manifests of `deploy/` as docs/getting-started/install.md says, but for what keeps versions from everybody but the
     /// controller: where none runs, tests write versions in its place. Waits until the kinds are there.
     ///
     /// # Errors

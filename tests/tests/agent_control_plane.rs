@@ -34,7 +34,7 @@ const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 11);
 const CONTROL_PLANE: &str = "control-1";
 const SECOND: &str = "control-2";
 const WORKER: &str = "worker-1";
-/// Shared files of control planes, as in docs/first-control-plane.md: kubeadm's path of each, and its key in the Secret.
+/// Shared files of control planes, as in docs/getting-started/first-control-plane.md: kubeadm's path of each, and its key in the Secret.
 const SHARED: [(&str, &str); 8] = [
     ("ca.crt", "ca.crt"),
     ("ca.key", "ca.key"),
@@ -286,7 +286,7 @@ fn joins_and_is_paved_again(site: &Site, control: &Worker) -> Worker {
     second
 }
 
-/// The kubelet's directory is cleared, and the cluster kept by the commands of docs/node.md.
+/// The kubelet's directory is cleared, and the cluster kept by the commands of docs/concepts/node.md.
 fn outlasts_its_kubelets_directory(site: &Site, control: &Worker) {
     let unit = "systemd-nspawn@bedplate-a.service";
     control.host.run("systemctl", &["stop", "bedplate-agent.service", unit]).unwrap();
@@ -299,7 +299,7 @@ fn outlasts_its_kubelets_directory(site: &Site, control: &Worker) {
     wait::until("kubeadm refuses to begin", LIMIT, refused).unwrap();
     // Kernel parameters of a host; these borrow them from a command before kubeadm, which is not run here.
     control.host.run_in_machine("bedplate-a", &["sh", "-c", PARAMETERS]).unwrap();
-    let documented = include_str!("../../docs/node.md").split("\n\n");
+    let documented = include_str!("../../docs/concepts/node.md").split("\n\n");
     let mut documented =
         documented.filter(|block| block.starts_with("        rm /etc/kubernetes/kubelet.conf"));
     let commands = format!("set -e\n{}", documented.next().unwrap());

@@ -1,4 +1,4 @@
-//! A rolling update over three machines (docs/rules.md, C4), with nothing stood in for but the machines' bodies: three hosts of systemd
+//! A rolling update over three machines (docs/design/rules.md, C4), with nothing stood in for but the machines' bodies: three hosts of systemd
 //! 252 in namespaces with the real agent, real kubelets, containerd and Pods, a real control plane with its scheduler and its
 //! disruption controller, and the real bedplate-controller. See `control_plane` for what such hosts lack.
 //!

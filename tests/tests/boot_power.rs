@@ -1,4 +1,4 @@
-//! Power by pxed on real parts: a machine that is off comes up because its Machine was made (docs/rules.md, H2), and
+//! Power by pxed on real parts: a machine that is off comes up because its Machine was made (docs/design/rules.md, H2), and
 //! MachineOperations switch it (O1, O3), in a cluster under the roles of `deploy/` and without one.
 
 use anyhow::{Result, ensure};

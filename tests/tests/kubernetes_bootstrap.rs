@@ -1,4 +1,4 @@
-//! The bootstrap provider of Cluster API on a real API server, with the roles and policies of `deploy/` (docs/bootstrap.md).
+//! The bootstrap provider of Cluster API on a real API server, with the roles and policies of `deploy/` (docs/reference/bootstrap.md).
 //!
 //! `bedplate-cluster` is the real program. A second real API server is the workload cluster. The tests stand in for the controllers of Cluster API
 //! and for the machines.

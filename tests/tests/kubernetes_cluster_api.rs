@@ -1,4 +1,4 @@
-//! The infrastructure provider of Cluster API on a real API server, with the roles and policies of `deploy/` (docs/infrastructure-provider.md).
+//! The infrastructure provider of Cluster API on a real API server, with the roles and policies of `deploy/` (docs/reference/infrastructure-provider.md).
 //!
 //! `bedplate-cluster`, pxed and `bedplate` are the real programs. The tests stand in for the controllers of Cluster API, and a simulator for the
 //! agents: it writes the status of claims, and reads Secrets, with the certificate of an agent. BMCs are simulated.

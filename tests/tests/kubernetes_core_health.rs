@@ -1,5 +1,5 @@
 //! The core provider of Cluster API on a real API server: MachineHealthChecks, and a manifest of upstream, with the roles and policies of
-//! `deploy/` (docs/core-provider.md).
+//! `deploy/` (docs/reference/core-provider.md).
 //!
 //! `bedplate-cluster` is the real program. A second real API server is the workload cluster. The tests stand in for the bootstrap and
 //! infrastructure providers and for the kubelets.

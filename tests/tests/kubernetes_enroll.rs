@@ -1,4 +1,4 @@
-//! Enrollment with a real cluster (docs/rules.md, Trust 3): a seed of pxed, the real agent, a certificate that the cluster signs, and
+//! Enrollment with a real cluster (docs/design/rules.md, Trust 3): a seed of pxed, the real agent, a certificate that the cluster signs, and
 //! the agent's own fields written with it, all under the roles of `deploy/`. No virtual machine.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
@@ -312,7 +312,7 @@ fn h1_a_host_that_a_person_installs_enrolls_with_the_cluster_by_a_token() {
     rack.succeeded();
 }
 
-/// docs/agent.md, "A copied key": after `rekey` and another enrollment, the key before renews nothing and writes nothing of the Machine.
+/// docs/concepts/agent.md, "A copied key": after `rekey` and another enrollment, the key before renews nothing and writes nothing of the Machine.
 fn copied_key_is_worthless_after_a_rekey(rack: &Rack, rig: &mut Rig<'_>) {
     let copied = rig.get("desk-1");
     let thief = Host { network: Namespace::new("thief").unwrap(), directory: rack.file("thief") };

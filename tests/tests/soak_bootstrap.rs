@@ -1,4 +1,4 @@
-//! User data of our bootstrap provider compared with that of upstream's, for the same KubeadmConfigs (docs/bootstrap.md). Both providers run on
+//! User data of our bootstrap provider compared with that of upstream's, for the same KubeadmConfigs (docs/reference/bootstrap.md). Both providers run on
 //! one API server, each in a namespace of its own. 22 CPU seconds.
 //!
 //! Compared is the parsed form: the cloud-config, and each document of kubeadm's files in it. Tokens differ and are replaced.

@@ -1,5 +1,5 @@
 //! Our providers next to the controllers of Cluster API: the core, bootstrap and control-plane managers and clusterctl of the version in
-//! tests/kubernetes/cluster-api. Agents are simulated. docs/testing.md has the mixtures and their times.
+//! tests/kubernetes/cluster-api. Agents are simulated. docs/design/testing.md has the mixtures and their times.
 //!
 //! etcd is external, so the control-plane manager opens no connection to a Pod.
 
@@ -268,7 +268,7 @@ fn ends(site: &Site) {
     assert_eq!(ids.len(), 7, "{joined:?}");
 }
 
-/// Removes the provider, but no hosts (docs/infrastructure-provider.md).
+/// Removes the provider, but no hosts (docs/reference/infrastructure-provider.md).
 fn is_removed(site: &Site) {
     site.clusterctl(&["delete", "--infrastructure", "bedplate"], &[]);
     assert_eq!(site.team.list("machine", "").unwrap().len(), HOSTS.len());

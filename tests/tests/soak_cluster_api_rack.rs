@@ -1,7 +1,7 @@
 //! Clusters of Cluster API on claimed hosts, all of it real but the bodies of the servers: the controllers and clusterctl of the version in
 //! tests/kubernetes/cluster-api, bedplate-cluster, bedplate-controller, pxed, the agent under systemd, kubeadm, kubelet, etcd, and a load balancer.
 //!
-//! One test has no program of upstream's Cluster API: it follows docs/cluster-guide.md.
+//! One test has no program of upstream's Cluster API: it follows docs/guides/cluster-guide.md.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

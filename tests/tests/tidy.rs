@@ -277,7 +277,7 @@ fn modules_use_only_modules_below_them() {
 }
 
 /// Page with the table of crates.
-const CRATE_PAGE: &str = "docs/architecture.md";
+const CRATE_PAGE: &str = "docs/design/architecture.md";
 /// File with the counts of today, below the repository.
 const DEBT: &str = "tests/tests/tidy/debt.toml";
 
@@ -287,7 +287,7 @@ fn words_that_the_writing_guide_replaces_become_fewer() {
     let counts = language::counts(&hits);
     if std::env::var_os("BEDPLATE_RECORD_DEBT").is_some() {
         let text = toml::to_string(&counts).expect("counts are TOML");
-        let head = "# Lines per folder that the writing guide would word otherwise. A count may only fall; see docs/testing.md.\n\n";
+        let head = "# Lines per folder that the writing guide would word otherwise. A count may only fall; see docs/design/testing.md.\n\n";
         std::fs::write(root().join(DEBT), format!("{head}{text}")).expect("a writable debt.toml");
     }
     let debt = std::fs::read_to_string(root().join(DEBT)).expect(DEBT);
@@ -332,7 +332,7 @@ fn nothing_refers_to_papers_that_are_not_in_the_repository() {
             }
         }
     }
-    hold("papers that nobody has who reads this:", "say it here, or in docs/rules.md", &wrong);
+    hold("papers that nobody has who reads this:", "say it here, or in docs/design/rules.md", &wrong);
 }
 
 /// The rules' numbers as they are written in comments (`H2`) and at the beginning of tests' names (`h2_...`).
@@ -358,7 +358,7 @@ fn rules_named(source: &Source) -> Vec<(usize, String)> {
 
 #[test]
 fn rules_that_code_names_by_number_are_explained() {
-    let rules = std::fs::read_to_string(root().join("docs/rules.md")).expect("docs/rules.md");
+    let rules = std::fs::read_to_string(root().join("docs/design/rules.md")).expect("docs/design/rules.md");
     let (_, trust) = rules.split_once("## Trust").expect("a section on trust");
     let explained = |rule: &str| match rule.strip_prefix("Trust ") {
         Some(number) => trust.lines().any(|line| line.starts_with(&format!("{number}. "))),
@@ -375,7 +375,7 @@ fn rules_that_code_names_by_number_are_explained() {
         }
     }
     assert!(count > 10, "only {count} rules are named: the search does not find them");
-    hold("rules that docs/rules.md does not explain:", "explain them there", &wrong);
+    hold("rules that docs/design/rules.md does not explain:", "explain them there", &wrong);
 }
 
 fn manual() -> Vec<Document> {
@@ -495,11 +495,8 @@ fn links_into_documents_lead_to_a_heading() {
         let folder = Path::new(&document.path).parent().unwrap_or(Path::new(""));
         for (number, line) in (1..).zip(document.text.lines()) {
             for (file, anchor) in words::anchored_links(line) {
-                let target = if file.is_empty() {
-                    document.path.clone()
-                } else {
-                    folder.join(file).display().to_string()
-                };
+                let target =
+                    if file.is_empty() { document.path.clone() } else { words::joined(folder, file) };
                 if !headings.get(target.as_str()).is_some_and(|there| there.contains(anchor)) {
                     wrong.push(format!("{}:{number} {target}#{anchor}", document.path));
                 }

@@ -1,6 +1,6 @@
 //! The whole way on real parts, as a person with kubectl has it: a Machine and a MachineConfiguration are applied; a server that is off
 //! comes up over its BMC and the network, its agent makes a slot, a real kubeadm joins a real cluster, and a Pod runs; then what
-//! happens to Nodes (docs/rules.md, C3, C4, H5-H7, O1). Nothing is stood in for: the test writes what people write, and reads what they read.
+//! happens to Nodes (docs/design/rules.md, C3, C4, H5-H7, O1). Nothing is stood in for: the test writes what people write, and reads what they read.
 //!
 //! A rolling update over several machines is `agent_rollout`: hosts in namespaces run the same agent, kubelet and containerd, and three
 //! of them cost less than one emulated server. The one here shows that a drain, a repave and a budget of Pods go together on a

@@ -104,7 +104,7 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Writes the files that are generated from `api/`: custom resource definitions and docs/reasons.md.
+    /// Writes the files that are generated from `api/`: custom resource definitions and docs/reference/reasons.md.
     Generate,
     /// Builds the agent's Debian package, for hosts that are not netbooted.
     Deb,
@@ -225,8 +225,16 @@ mod tests {
     #[test]
     fn documented_commands_are_accepted() {
         let mut files = ["README.md", "CONTRIBUTING.md"].map(|name| host::root().join(name)).to_vec();
-        let entries = std::fs::read_dir(host::root().join("docs")).unwrap();
-        files.extend(entries.map(|entry| entry.unwrap().path()));
+        let mut folders = vec![host::root().join("docs")];
+        while let Some(folder) = folders.pop() {
+            for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+                match path.extension().is_some_and(|extension| extension == "md") {
+                    true => files.push(path),
+                    false if path.is_dir() => folders.push(path),
+                    false => {}
+                }
+            }
+        }
         let mut count = 0;
         for file in files {
             let text = std::fs::read_to_string(&file).unwrap();

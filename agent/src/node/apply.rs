@@ -73,7 +73,7 @@ pub enum ApplyError {
     /// The node would be one of another cluster.
     #[error(
         "kubernetes.{field} leads to another cluster than this Machine's: {why}; correct the MachineConfiguration, or leave the field out \
-         and the host joins its own cluster (docs/kubeadm.md, \"Which cluster a node joins\")"
+         and the host joins its own cluster (docs/reference/kubeadm.md, \"Which cluster a node joins\")"
     )]
     OtherCluster {
         /// Field of the version.
@@ -84,7 +84,7 @@ pub enum ApplyError {
     /// The node may belong to another cluster.
     #[error(
         "kubernetes.{field} may lead to another cluster than this Machine's: {why}; name what the host can compare, or leave the field \
-         out and the host joins its own cluster (docs/kubeadm.md, \"Which cluster a node joins\")"
+         out and the host joins its own cluster (docs/reference/kubeadm.md, \"Which cluster a node joins\")"
     )]
     ClusterUnverified {
         /// Field of the version.
@@ -137,12 +137,12 @@ pub enum ApplyError {
     /// The kubelet's certificate was not renewed.
     #[error(
         "the kubelet's certificate expired and was not renewed; `kubectl get csr` shows whether its request is pending approval; when \
-         standalone, the token or kubeconfig that the version joins by may have expired (docs/node.md, \"Without a cluster\")"
+         standalone, the token or kubeconfig that the version joins by may have expired (docs/concepts/node.md, \"Without a cluster\")"
     )]
     KubeletCertificate,
     /// The version has no data to request another certificate with.
     #[error(
-        "the kubelet's certificate expired, and the version's join configuration cannot request another one: {0}; docs/node.md, \"Without a \
+        "the kubelet's certificate expired, and the version's join configuration cannot request another one: {0}; docs/concepts/node.md, \"Without a \
          cluster\", describes how to renew it or repave the host"
     )]
     KubeletWay(String),

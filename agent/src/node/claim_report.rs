@@ -139,7 +139,7 @@ fn refusal(report: &ClaimReport, claim: &MachineClaim) -> String {
         return format!("the host holds claim {id}, which is not released");
     }
     format!(
-        "claimPolicy of the Machine or of MachineConfiguration {} does not allow namespace {namespace}, a slot of the host is in use, or the host cannot be wiped (docs/claims.md)",
+        "claimPolicy of the Machine or of MachineConfiguration {} does not allow namespace {namespace}, a slot of the host is in use, or the host cannot be wiped (docs/guides/claims.md)",
         claim.spec.configuration_ref.name
     )
 }

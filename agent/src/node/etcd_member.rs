@@ -34,14 +34,14 @@ const MAY_LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 pub enum LeaveEtcdError {
     /// The files of the slot do not name etcd's endpoints or credentials.
     #[error(
-        "{0}: take the member out by `etcdctl member remove` on another control plane, then remove {data} in the slot (docs/node.md, \"A further \
+        "{0}: take the member out by `etcdctl member remove` on another control plane, then remove {data} in the slot (docs/concepts/node.md, \"A further \
          control plane\")",
         data = unit::ETCD_DATA
     )]
     Unknown(String),
     /// The member is the cluster.
     #[error(
-        "it is the only member, and so the cluster: have another control plane join first, or give the slot up by hand (docs/node.md, \"A \
+        "it is the only member, and so the cluster: have another control plane join first, or give the slot up by hand (docs/concepts/node.md, \"A \
          further control plane\")"
     )]
     Last,

@@ -231,7 +231,7 @@ fn mute(seen: &Observed, slot: SlotName) -> Option<Plan> {
     }
     let message = format!(
         "the kubelet's certificate ended at {ended:.0}: its API server tells this host nothing any more, not even that the Node is deleted; \
-         docs/node.md, \"Without a cluster\", says how it gets another one, or how the host is repaved"
+         docs/concepts/node.md, \"Without a cluster\", says how it gets another one, or how the host is repaved"
     );
     Some(wait(PavedReason::KubeletCertificateExpired, &message))
 }

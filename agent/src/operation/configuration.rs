@@ -1,4 +1,4 @@
-//! Decision of applyConfiguration: no change, changes to the running node, or a repave (docs/rules.md, O8).
+//! Decision of applyConfiguration: no change, changes to the running node, or a repave (docs/design/rules.md, O8).
 //!
 //! Pure: the selected version, the applied version and their difference in, a
 //! decision out. Called by `apply`.
@@ -124,7 +124,7 @@ fn needs_repave(standing: &Standing, applied: &VersionRef, name: &str) -> End {
     if standing.made_cluster {
         let message = format!(
             "{name} needs a repave ({changes}), and the cluster that was made here is in this slot, which stays: leave the Node as it is; a newer \
-             Kubernetes comes by `kubeadm upgrade` in the slot (docs/node.md, \"The first control plane\")"
+             Kubernetes comes by `kubeadm upgrade` in the slot (docs/concepts/node.md, \"The first control plane\")"
         );
         return End::failed(AgentOutcome::ControlPlaneProtected, message);
     }

@@ -1,4 +1,4 @@
-//! Name and parameters of an operation, checked (docs/rules.md, O4, O6).
+//! Name and parameters of an operation, checked (docs/design/rules.md, O4, O6).
 //!
 //! Pure: no clock, no file, no socket. Callers: `plan`, `run`.
 

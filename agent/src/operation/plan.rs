@@ -1,5 +1,5 @@
 //! Selects the next operation and its next step: from its object, the agent's
-//! own note, and the kernel's boot ID (docs/rules.md, O1, O7).
+//! own note, and the kernel's boot ID (docs/design/rules.md, O1, O7).
 //!
 //! ```text
 //!               object           note             boot ID        next

@@ -1,6 +1,6 @@
 //! Certificate request of the host's kubelet: made once under its name, then read until the cluster has answered.
 //!
-//! The agent asks as itself. Its policy lets it ask for its own Node alone (docs/rules.md, Trust 5). Called by `cluster`.
+//! The agent asks as itself. Its policy lets it ask for its own Node alone (docs/design/rules.md, Trust 5). Called by `cluster`.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};

@@ -43,7 +43,7 @@ impl Seen {
 
 /// Returns true if a host enrolled for this Machine with the certificate of this
 /// SHA-256. pxed writes it there, and the API server accepts no other certificate
-/// (docs/rules.md, Trust 3). A re-created Machine has none, or another host's.
+/// (docs/design/rules.md, Trust 3). A re-created Machine has none, or another host's.
 pub fn is_ours(machine: &Machine, fingerprint: Option<Digest>) -> bool {
     let enrollment = machine.status.as_ref().and_then(|status| status.enrollment.as_ref());
     let written = enrollment.and_then(|enrollment| enrollment.certificate_fingerprint);

@@ -159,7 +159,7 @@ impl Identity {
     }
 }
 
-/// Subject as the API server wants it (docs/rules.md, Trust 3); pxed's own authority checks the name against the seed's.
+/// Subject as the API server wants it (docs/design/rules.md, Trust 3); pxed's own authority checks the name against the seed's.
 fn make_request(key: &KeyPair, machine: &MachineName) -> Result<String, rcgen::Error> {
     let mut params = CertificateParams::new(Vec::new())?;
     let mut name = DistinguishedName::new();

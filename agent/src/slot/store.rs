@@ -53,7 +53,7 @@ pub enum KeepSlotError {
     File(FileError),
     /// A file of the agent is damaged.
     #[error(
-        "{} is damaged: remove it to have the slot filled again, unless a control plane is in it (docs/node.md, \"The first control plane\")",
+        "{} is damaged: remove it to have the slot filled again, unless a control plane is in it (docs/concepts/node.md, \"The first control plane\")",
         path.display()
     )]
     Damaged {

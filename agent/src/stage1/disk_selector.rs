@@ -1,4 +1,4 @@
-//! Selection of the Machine's disk (docs/agent.md): exactly one must match, otherwise none is used.
+//! Selection of the Machine's disk (docs/concepts/agent.md): exactly one must match, otherwise none is used.
 //!
 //! Pure: the disks that were found in, one of them or a reason out. Called by `state_disk`.
 

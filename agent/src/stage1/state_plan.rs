@@ -1,4 +1,4 @@
-//! Decision about the state disk (docs/agent.md): use it, make it new, or refuse it.
+//! Decision about the state disk (docs/concepts/agent.md): use it, make it new, or refuse it.
 //!
 //! A wipe has one of two sources: the Machine (`stateDisk.wipe`), or the agent at the
 //! release of a claim (D7). The agent's request is on the disk to be wiped. It counts only

@@ -1,4 +1,4 @@
-//! The infrastructure kinds of Cluster API: `BedplateCluster`, `BedplateMachine` and their templates (docs/infrastructure-provider.md).
+//! The infrastructure kinds of Cluster API: `BedplateCluster`, `BedplateMachine` and their templates (docs/reference/infrastructure-provider.md).
 //!
 //! Types and validation only. Rules that compare objects, or that depend on the user, are policies in deploy/cluster-api.
 //!

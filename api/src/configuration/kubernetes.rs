@@ -1,4 +1,4 @@
-//! The kubelet and kubeadm of a template (docs/kubeadm.md).
+//! The kubelet and kubeadm of a template (docs/reference/kubeadm.md).
 //!
 //! Pure: no clock, no file, no socket.
 

@@ -1,4 +1,4 @@
-//! The template of a MachineConfiguration, which its versions copy: image, Kubernetes, files, units, container (docs/rules.md,
+//! The template of a MachineConfiguration, which its versions copy: image, Kubernetes, files, units, container (docs/design/rules.md,
 //! "Configurations and their versions").
 //!
 //! Pure: no clock, no file, no socket.

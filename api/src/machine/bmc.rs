@@ -1,4 +1,4 @@
-//! `Machine.spec.bmc`: the management controller, its credentials, and settings of its protocol (docs/machine.md).
+//! `Machine.spec.bmc`: the management controller, its credentials, and settings of its protocol (docs/guides/machine.md).
 //!
 //! Pure: no clock, no file, no socket.
 

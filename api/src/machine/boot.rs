@@ -1,4 +1,4 @@
-//! `Machine.status.boot`: the latest boot with its timeline, and the boot before (docs/boot.md).
+//! `Machine.status.boot`: the latest boot with its timeline, and the boot before (docs/troubleshooting/boot.md).
 //!
 //! Pure: no clock, no file, no socket.
 

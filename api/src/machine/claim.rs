@@ -1,4 +1,4 @@
-//! `Machine.spec.claimPolicy` and `Machine.status.claim`: a host as a member of a pool (docs/claims.md).
+//! `Machine.spec.claimPolicy` and `Machine.status.claim`: a host as a member of a pool (docs/guides/claims.md).
 //!
 //! Pure: no clock, no file, no socket.
 

@@ -1,4 +1,4 @@
-//! `Machine.status.hardware`: what the host found out about itself, and pxed about its BMC (docs/machine.md).
+//! `Machine.status.hardware`: what the host found out about itself, and pxed about its BMC (docs/guides/machine.md).
 //!
 //! Every field is optional: two writers apply their own parts, and no machine answers every question. Also the body of
 //! the facts that the agent sends; fields that a reader does not know are ignored.

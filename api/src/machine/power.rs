@@ -1,4 +1,4 @@
-//! `Machine.status.power`: the power state that pxed observed, and its last change (docs/bmc.md).
+//! `Machine.status.power`: the power state that pxed observed, and its last change (docs/guides/bmc.md).
 //!
 //! Pure: no clock, no file, no socket.
 

@@ -1,4 +1,4 @@
-//! `Machine.spec.pxe`: interfaces, boot image, kernel arguments, state disk (docs/machine.md).
+//! `Machine.spec.pxe`: interfaces, boot image, kernel arguments, state disk (docs/guides/machine.md).
 //!
 //! Pure: no clock, no file, no socket.
 

@@ -1,4 +1,4 @@
-//! `Machine.status`: the selected version, the applied version, and the slots of the host (docs/node.md).
+//! `Machine.status`: the selected version, the applied version, and the slots of the host (docs/concepts/node.md).
 //!
 //! A slot of a later version of Bedplate is skipped.
 //!

@@ -1,4 +1,4 @@
-//! `Machine.status` (docs/rules.md, "Who writes what"). Power, boot, slots, hardware and claim are in modules of their own.
+//! `Machine.status` (docs/design/rules.md, "Who writes what"). Power, boot, slots, hardware and claim are in modules of their own.
 //!
 //! Four writers apply their own fields by server-side apply, so every field is optional. A program reads enumerations that a later version of
 //! another one may extend, so each has a value for those: one that cannot be decoded would end the watch of all Machines.

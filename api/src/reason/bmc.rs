@@ -29,11 +29,11 @@ macro_rules! with_bmc_faults {
             ProtocolError: "The answer of the BMC violates the protocol, or it is larger than 256 KiB."
                 => Bmc, "Check the firmware version of the BMC, and proxies in between.";
             CredentialsUnavailable: "The Secret does not exist, is unreadable, or is in a namespace that is not allowed."
-                => User, "Create the Secret with the keys username and password in a namespace of bmc.secret-namespaces (docs/bmc.md).";
+                => User, "Create the Secret with the keys username and password in a namespace of bmc.secret-namespaces (docs/guides/bmc.md).";
             CredentialsNotForThisAddress: "The Secret does not list the address in spec.bmc.address. pxed sent nothing."
-                => User, "Check spec.bmc.address, then list it in the Secret's annotation bedplate.dev/bmc-addresses (docs/bmc.md).";
+                => User, "Check spec.bmc.address, then list it in the Secret's annotation bedplate.dev/bmc-addresses (docs/guides/bmc.md).";
             InsecureNotAllowed: "The address is http://, or bmc.redfish.tls.mode is Insecure. pxed sent nothing."
-                => User, "Use https:// and pin the key: `bedplate bmc probe` shows the pin for spec.bmc.redfish.tls.pins (docs/bmc.md).";
+                => User, "Use https:// and pin the key: `bedplate bmc probe` shows the pin for spec.bmc.redfish.tls.pins (docs/guides/bmc.md).";
             DuplicateBmc = "DuplicateBMC": "Another Machine names the same BMC and system. pxed drives neither."
                 => User, "Correct bmc.address or bmc.redfish.systemID of one of the two Machines.";
     } };

@@ -58,8 +58,8 @@ reasons! {
         AwaitingWipe: "The host is emptied. It must boot, and then have another key. A boot makes its state disk again."
             => Agent, "If the host does not come back, check its boot: `bedplate machine show NAME`. Then power-cycle it: `bedplate power cycle NAME`.";
         NotWiped: "The host reports Released, and its state disk does not have the token of this claim."
-            => User, "Read condition Paved of the Machine: `bedplate machine show NAME`. If the agent has no feature wipe, boot the new host image. See docs/claims.md#wipe.";
+            => User, "Read condition Paved of the Machine: `bedplate machine show NAME`. If the agent has no feature wipe, boot the new host image. See docs/guides/claims.md#wipe.";
         KeyNotReplaced: "The host has a key that the claimant may have copied. The claim waits for another one."
-            => User, "`bedplate claim explain NAME` names the next step. See docs/claims.md#wipe.";
+            => User, "`bedplate claim explain NAME` names the next step. See docs/guides/claims.md#wipe.";
     }
 }

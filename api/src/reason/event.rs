@@ -18,7 +18,7 @@ reasons! {
         NodeRegistered: "The Machine's Node has registered.";
         NodeDeleted: "The Machine's Node was deleted. The host is repaved.";
         NodeNameConflict: "The Node of the Machine's name belongs to another host."
-            => User, "See docs/stuck.md, \"A Node of the Machine's name exists\".";
+            => User, "See docs/troubleshooting/stuck.md, \"A Node of the Machine's name exists\".";
         NodeReregistered: "The Node was deleted and registered again before the host was repaved."
             => User, "To repave the host, delete the Node again: `kubectl delete node NAME`.";
         CertificateApproved: "A kubelet certificate request was approved.";
@@ -96,21 +96,21 @@ with_bmc_faults! { reasons_with
         DuplicateMacAddress = "DuplicateMACAddress": "Several Machines claim the MAC address. pxed serves none of them."
             => User, "Remove the MAC address from all of these Machines but one.";
         AddressOutsideSubnets: "No subnet of pxed contains a fixed address of the Machine, so it gets no address."
-            => User, "Correct addresses of the interface, or add a subnet (docs/configuration.md).";
+            => User, "Correct addresses of the interface, or add a subnet (docs/reference/configuration.md).";
         ImageUnavailable: "The image that the Machine boots is not available. The note has the cause."
-            => User, "See docs/images.md, \"Giving it to pxed\".";
+            => User, "See docs/guides/images.md, \"Giving it to pxed\".";
         BootStalled: "pxed heard nothing of a boot for longer than its stage may take."
-            => User, "See the timeline: `bedplate machine show NAME` (docs/boot.md, \"By stage\").";
+            => User, "See the timeline: `bedplate machine show NAME` (docs/troubleshooting/boot.md, \"By stage\").";
         Enrolled: "The host has its certificate.";
         SeedRequestedTwice: "The seed of a boot was requested a second time."
-            => User, "Boot the machine again. The note has the address of the other request (docs/boot.md).";
+            => User, "Boot the machine again. The note has the address of the other request (docs/troubleshooting/boot.md).";
         KeyChanged: "A new key was enrolled and replaces the former one. The note has the address and the boot.";
         KeyReplaced: "A host was refused: another key was enrolled for the Machine, or pxed has lost its record of the key."
             => User, "Boot that host again if it is this Machine's. Otherwise stop it.";
         HeardElsewhere: "A host with a new key waits, because the key in force is heard."
-            => User, "See docs/boot.md, \"Another host asks to enroll\".";
+            => User, "See docs/troubleshooting/boot.md, \"Another host asks to enroll\".";
         TokenRefused: "An enrollment token of the Machine was refused. The note has the refusal."
-            => User, "See the refusal in docs/boot.md.";
+            => User, "See the refusal in docs/troubleshooting/boot.md.";
         PowerChanged: "pxed changed the power of the machine. The note has the cause.";
         PowerOnAttemptsExhausted: "pxed powered the machine on five times, and it did not come up."
             => User, "See its boots: `bedplate machine show NAME`. Then `bedplate power on NAME` starts new attempts.";
@@ -120,7 +120,7 @@ with_bmc_faults! { reasons_with
         NotSupported: "The BMC does not support a request."
             => User, "`bedplate bmc probe` shows what this BMC supports.";
         TimedOut: "The BMC did not answer in time."
-            => User, "See docs/bmc.md, \"When it does not work\".";
+            => User, "See docs/guides/bmc.md, \"When it does not work\".";
         Refused: "The BMC rejected a request."
             => User, "Check the log of the BMC and the privilege of the account.";
         OperationFailed: "A power operation failed. The note has its reason."

@@ -31,13 +31,13 @@ reasons! {
         PoweringOff: "pxed powered the machine off, and it is not off yet."
             => Bmc, "No action needed.";
         FoundRunning: "The machine was on before pxed knew it. pxed does not disturb it."
-            => User, "`bedplate power cycle NAME` boots it from the network; or set spec.pxe.takeover to allow one power cycle (docs/machine.md).";
+            => User, "`bedplate power cycle NAME` boots it from the network; or set spec.pxe.takeover to allow one power cycle (docs/guides/machine.md).";
         AwaitsClaim: "The machine is off, and powerPolicy is OnClaim: pxed powers it on for a MachineClaim."
-            => Other, "No action needed: a MachineClaim powers it on (docs/bmc.md). `bedplate power on NAME` lets a new host enroll.";
+            => Other, "No action needed: a MachineClaim powers it on (docs/guides/bmc.md). `bedplate power on NAME` lets a new host enroll.";
         PoweredOffByOperation: "An operation powered the machine off or shut it down."
             => User, "Power it on when it should run: `bedplate power on NAME`.";
         PowerStateUnknown: "The BMC does not report the power state."
-            => Bmc, "See `bedplate power status NAME` (docs/bmc.md).";
+            => Bmc, "See `bedplate power status NAME` (docs/guides/bmc.md).";
         PowerOnAttemptsExhausted: "pxed powered the machine on five times, and it did not come up."
             => User, "See its boots: `bedplate machine show NAME`. Then `bedplate power on NAME` starts new attempts.";
     }
@@ -51,17 +51,17 @@ reasons! {
         Booting: "The machine boots. The message has the stage."
             => Host, "No action needed; `bedplate machine show NAME` has the timeline.";
         BootStalled: "pxed heard nothing for longer than the stage may take."
-            => User, "See the timeline: `bedplate machine show NAME`, and `bedplate explain NAME` (docs/boot.md, \"By stage\").";
+            => User, "See the timeline: `bedplate machine show NAME`, and `bedplate explain NAME` (docs/troubleshooting/boot.md, \"By stage\").";
         ImagePending: "pxed holds the boot while it fetches the image."
             => Registry, "No action needed: the machine asks again every 10 s.";
         ImageUnavailable: "pxed holds the boot: the image cannot be fetched, is not configured, or is not for this machine."
-            => User, "If the registry does not answer, no action is needed on the machine: it asks again every 10 s. Otherwise correct the image that the message names (docs/images.md).";
+            => User, "If the registry does not answer, no action is needed on the machine: it asks again every 10 s. Otherwise correct the image that the message names (docs/guides/images.md).";
         InvalidKernelArguments: "pxed holds the boot: a kernel argument of the image or of the Machine cannot be passed on."
             => User, "Correct the arguments that the message names. The machine asks again every 10 s.";
         MachinePaused: "pxed holds the boot: spec.paused is set."
             => User, "Unpause it: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
         StageFailed: "A step on the machine fails, and the machine tries again. The message has its text."
-            => Host, "Read the message (docs/boot.md).";
+            => Host, "Read the message (docs/troubleshooting/boot.md).";
         DuplicateMacAddress = "DuplicateMACAddress": "Several Machines claim the MAC address. pxed serves none of them."
             => User, "Remove the MAC address from all of these Machines but one.";
         UserspaceStarted: "systemd and the agent run on the host.";
@@ -73,11 +73,11 @@ reasons! {
     pub enum EnrolledReason: "Condition Enrolled of a Machine", condition condition_type::ENROLLED {
         Enrolled: "The host has its certificate.";
         AwaitingEnrollment: "The host boots, its agent has not asked for a certificate yet, or pxed listens before the first key. The message says which."
-            => Agent, "See the timeline of its boot: `bedplate machine show NAME` (docs/agent.md).";
+            => Agent, "See the timeline of its boot: `bedplate machine show NAME` (docs/concepts/agent.md).";
         HeardElsewhere: "Another host asks to enroll with a new key, and the key in force is still heard."
-            => User, "If the host was replaced: `bedplate machine re-enroll NAME`. If it crashed, wait until the time in the message. Otherwise see docs/boot.md, \"Another host asks to enroll\".";
+            => User, "If the host was replaced: `bedplate machine re-enroll NAME`. If it crashed, wait until the time in the message. Otherwise see docs/troubleshooting/boot.md, \"Another host asks to enroll\".";
         SeedRequestedTwice: "The seed of the boot was requested a second time."
-            => User, "Boot it again: it gets a new seed. The message has the address of the other request (docs/boot.md).";
+            => User, "Boot it again: it gets a new seed. The message has the address of the other request (docs/troubleshooting/boot.md).";
     }
 }
 
@@ -97,13 +97,13 @@ reasons! {
         ImageUnresolved: "The image of the version has a tag, and the registry has not resolved it."
             => Registry, "Name the image by its digest, or wait. The message has the registry's answer.";
         Claimed: "A MachineClaim holds the host, and its provider decides about the node."
-            => Other, "See the claim: `kubectl describe machineclaim NAME` (docs/claims.md).";
+            => Other, "See the claim: `kubectl describe machineclaim NAME` (docs/guides/claims.md).";
         AwaitsClaim: "The Machine is in a pool (spec.claimPolicy), and no claim holds it."
-            => Other, "No action needed: a MachineClaim chooses the configuration (docs/claims.md).";
+            => Other, "No action needed: a MachineClaim chooses the configuration (docs/guides/claims.md).";
         ClaimForbidden: "claimPolicy of the Machine or of the MachineConfiguration does not allow the claimant of the MachineClaim."
-            => User, "Add the claimant's namespace to the claimPolicy that the message names, or delete the claimant (docs/claims.md).";
+            => User, "Add the claimant's namespace to the claimPolicy that the message names, or delete the claimant (docs/guides/claims.md).";
         ControlPlaneProtected: "The cluster was created on this host, so its slot is kept."
-            => User, "Restart the kubelet in the slot (docs/node.md, \"The first control plane\").";
+            => User, "Restart the kubelet in the slot (docs/concepts/node.md, \"The first control plane\").";
     }
 }
 
@@ -132,15 +132,15 @@ reasons! {
         Paused: "spec.paused is set, so the agent changes nothing."
             => User, "Unpause it: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
         MachineDeleting: "The Machine is being deleted, so the agent changes nothing."
-            => Agent, "See docs/node.md, \"To give it up\".";
+            => Agent, "See docs/concepts/node.md, \"To give it up\".";
         MachineNotFound: "The Machine does not exist any more, or another one has its name."
-            => Agent, "See docs/node.md, \"To give it up\".";
+            => Agent, "See docs/concepts/node.md, \"To give it up\".";
         Claimed: "A MachineClaim holds the host, and its provider decides about the node."
-            => Other, "See the claim: `kubectl describe machineclaim NAME` (docs/claims.md).";
+            => Other, "See the claim: `kubectl describe machineclaim NAME` (docs/guides/claims.md).";
         AwaitingSelection: "The Node was deleted, and no version is selected again yet."
             => Controller, "In a cluster, check that it runs: `kubectl -n bedplate-system get deployment bedplate-controller`. Standalone, see pxed's log.";
         ControlPlaneProtected: "The slot has the cluster's etcd, or an etcd member that cannot leave. The agent keeps it."
-            => User, "See docs/node.md, \"The first control plane\". Do not delete its Node to repave it.";
+            => User, "See docs/concepts/node.md, \"The first control plane\". Do not delete its Node to repave it.";
         NodeStillReady: "A Node of this name is Ready, and no slot runs on this host."
             => Cluster, "Check that no other host has this name. Otherwise wait until its Node is not Ready.";
         VersionRejected: "The selected version failed on this host."
@@ -150,39 +150,39 @@ reasons! {
         BackOff: "Trials fail, and no former slot can run instead. The message has the last cause."
             => User, "The agent tries again. To end it, correct the MachineConfiguration.";
         ImageUnavailable: "The node image cannot be fetched."
-            => Registry, "Check that the host reaches the registry, and that the reference is right (docs/images.md).";
+            => Registry, "Check that the host reaches the registry, and that the reference is right (docs/guides/images.md).";
         InsufficientSpace: "The disk or the memory has too little space."
             => User, "Add a larger state disk, or memory. The message has the size that is needed.";
         InvalidConfiguration: "The version cannot be rendered, or it leads to another cluster."
-            => User, "Correct the MachineConfiguration (docs/kubeadm.md).";
+            => User, "Correct the MachineConfiguration (docs/reference/kubeadm.md).";
         SecretForbidden: "The agent may not read a Secret that the version names."
-            => User, "Create the Role that the message names (docs/install.md, \"Secrets that a version names\").";
+            => User, "Create the Role that the message names (docs/getting-started/install.md, \"Secrets that a version names\").";
         SecretNotFound: "A Secret that the version names does not exist."
-            => User, "Create the Secret that the message names (docs/install.md, \"Secrets that a version names\").";
+            => User, "Create the Secret that the message names (docs/getting-started/install.md, \"Secrets that a version names\").";
         SecretInvalid: "A Secret that the version names cannot be used."
-            => User, "Correct the Secret that the message names (docs/install.md, \"Secrets that a version names\").";
+            => User, "Correct the Secret that the message names (docs/getting-started/install.md, \"Secrets that a version names\").";
         KubeletCertificateExpired: "The kubelet's client certificate expired."
-            => Cluster, "Approve the kubelet's request: `kubectl get csr` (docs/node.md, \"Faults\").";
+            => Cluster, "Approve the kubelet's request: `kubectl get csr` (docs/concepts/node.md, \"Faults\").";
         CertificateApprovalRequired: "The request for the kubelet's certificate is not approved or signed."
             => Controller, "Check that bedplate-controller runs. Before Kubernetes 1.32: `kubectl certificate approve NAME`, with the name from the message.";
         CertificateDenied: "The request for the kubelet's certificate was denied."
             => User, "Correct the cause in the message, then run `kubectl delete csr NAME`, with the name from the message.";
         UnitFailed: "A unit of the host failed."
-            => User, "On the host: `systemctl status` of the unit in the message (docs/node.md).";
+            => User, "On the host: `systemctl status` of the unit in the message (docs/concepts/node.md).";
         SandboxFailed: "The container runtime cannot start a Pod sandbox in the slot."
-            => User, "Check the container runtime and the network plug-in in the slot (docs/node.md).";
+            => User, "Check the container runtime and the network plug-in in the slot (docs/concepts/node.md).";
         DbusError = "DBusError": "systemd does not answer on D-Bus, or it rejected a call."
-            => User, "On the host: `bedplate-agent status`, `journalctl -u bedplate-agent` (docs/node.md).";
+            => User, "On the host: `bedplate-agent status`, `journalctl -u bedplate-agent` (docs/concepts/node.md).";
         ShutdownInhibited: "A program on the host blocks the reboot that wipes the host. The message names it."
             => User, "Wait for that program, or stop it; `systemd-inhibit --list` on the host shows it.";
         DiskError: "A file of a slot cannot be read or written."
-            => User, "On the host: `bedplate-agent status`, `journalctl -u bedplate-agent` (docs/node.md).";
+            => User, "On the host: `bedplate-agent status`, `journalctl -u bedplate-agent` (docs/concepts/node.md).";
         HostUnsupported: "The host cannot run the version. The message has the cause."
-            => User, "On the host: `bedplate-agent status`, `journalctl -u bedplate-agent` (docs/node.md).";
+            => User, "On the host: `bedplate-agent status`, `journalctl -u bedplate-agent` (docs/concepts/node.md).";
         CredentialUnavailable: "The slot has no credential for its cluster."
-            => User, "On the host: `bedplate-agent status`, `journalctl -u bedplate-agent` (docs/node.md).";
+            => User, "On the host: `bedplate-agent status`, `journalctl -u bedplate-agent` (docs/concepts/node.md).";
         AwaitingClaim: "The host is in a pool, and no MachineClaim holds it."
-            => Other, "No action needed: a claimant's provider creates the claim (docs/claims.md).";
+            => Other, "No action needed: a claimant's provider creates the claim (docs/guides/claims.md).";
         Bootstrapping: "The slot of the claim runs the user data."
             => Agent, "No action needed.";
         BootstrapFailed: "The user data of the claim failed, or the host did not join in time. The slot is stopped and kept. The message has the end of the log."
@@ -190,7 +190,7 @@ reasons! {
         Interrupted: "The host booted, or its state was lost, while the user data ran. It is not run a second time."
             => Other, "The owner of the claim replaces the host.";
         UserDataRefused: "The user data has a part that Bedplate does not carry out. Nothing was started."
-            => User, "Remove the parts that status.refused of the MachineClaim names, then replace the claimant (docs/claims.md).";
+            => User, "Remove the parts that status.refused of the MachineClaim names, then replace the claimant (docs/guides/claims.md).";
         ClaimMissing: "The host runs a claim whose MachineClaim does not exist. It is not emptied."
             => User, "After a restore the provider creates the claim again. To release the host: `bedplate claim release NAME`.";
         ClaimRefused: "spec.claimPolicy does not allow the MachineClaim, or the host holds another claim that is not released."
@@ -227,7 +227,7 @@ reasons! {
         Paused: "spec.paused is set, so the Node is not drained."
             => User, "Unpause it: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
         Claimed: "A MachineClaim holds the host, and its provider decides about the node."
-            => Other, "See the claim: `kubectl describe machineclaim NAME` (docs/claims.md).";
+            => Other, "See the claim: `kubectl describe machineclaim NAME` (docs/guides/claims.md).";
         StoppingSlot: "The Node is deleted, and the agent empties the slot. The message has the deadline."
             => Agent, "Check that the host is up: `bedplate-agent status` on it. After the deadline the Machine is removed.";
     }
@@ -249,7 +249,7 @@ reasons! {
         Updating: "A rolling update has cordoned the Node, and its Pods leave."
             => Controller, "See the Pods that are left: `kubectl describe node NAME`, annotation bedplate.dev/drain-pending.";
         NodeNameConflict: "The Node of this name belongs to another host."
-            => User, "See docs/stuck.md, \"A Node of the Machine's name exists\".";
+            => User, "See docs/troubleshooting/stuck.md, \"A Node of the Machine's name exists\".";
         NodeReregistered: "The Node was deleted and registered again before the host was repaved."
             => User, "To repave the host, delete the Node again: `kubectl delete node NAME`.";
     }

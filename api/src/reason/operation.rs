@@ -76,7 +76,7 @@ reasons! {
             => User, "Create a new operation: this one cannot be changed.";
         MachineDeleting: "The Machine is being deleted.";
         Claimed: "A MachineClaim holds the host, and its provider decides about the node."
-            => Other, "See the claim: `kubectl describe machineclaim` with the Machine's name (docs/claims.md).";
+            => Other, "See the claim: `kubectl describe machineclaim` with the Machine's name (docs/guides/claims.md).";
         TimedOut: "The operation did not finish in time."
             => User, "On the host: `systemctl list-jobs` and `journalctl -u bedplate-agent` show what hangs.";
         Refused: "No operation does this, or systemd rejected it. The message has the cause."
@@ -106,7 +106,7 @@ reasons! {
         NoVersionSelected: "No version is selected for the Machine."
             => User, "See the cause: `bedplate machine explain NAME`.";
         ControlPlaneProtected: "The slot has the cluster's etcd, or an etcd member that cannot leave. Nothing was changed."
-            => User, "Run `kubeadm upgrade` in the slot (docs/node.md, \"The first control plane\"), or let another control plane join first.";
+            => User, "Run `kubeadm upgrade` in the slot (docs/concepts/node.md, \"The first control plane\"), or let another control plane join first.";
         RepaveRequired: "The difference needs a repave."
             => User, "Run `kubectl drain` and `kubectl delete node` when it suits.";
         TaintChangeRequired: "The taints of the Node differ. Nothing was changed."
@@ -157,6 +157,6 @@ reasons! {
         TimedOut: "The executor did not finish the operation in time."
             => User, "Check the machine. Create a new operation if it is still needed.";
         Claimed: "A MachineClaim holds the host, and its provider decides about the node."
-            => Other, "See the claim: `kubectl describe machineclaim` with the Machine's name (docs/claims.md).";
+            => Other, "See the claim: `kubectl describe machineclaim` with the Machine's name (docs/guides/claims.md).";
     }
 }

@@ -12,7 +12,7 @@ reasons! {
         Held: "The image is not available yet, or not for this machine. The machine asks again."
             => User, "Wait; `bedplate explain NAME` has the cause.";
         AddressNotLeased: "The script or seed was requested from an address that pxed did not lease to this Machine."
-            => User, "Boot the machine again. With address translation in between see docs/configuration.md.";
+            => User, "Boot the machine again. With address translation in between see docs/reference/configuration.md.";
         SeedAlreadyIssued: "The seed of this boot was issued already."
             => User, "Boot the machine again.";
         SeedUnavailable: "pxed failed to issue the seed."
@@ -24,7 +24,7 @@ reasons! {
         TooManyStreams: "Two root file systems of this boot are already being sent.";
         RateLimited: "This boot has sent more reports than allowed. Later reports are accepted again.";
         NoRootfs: "The image has no root file system."
-            => User, "Build the image again (docs/images.md).";
+            => User, "Build the image again (docs/guides/images.md).";
         UnknownLoader: "No loader of this name is configured."
             => User, "Correct loaders in pxed's configuration.";
         MachineGone: "The Machine of this boot does not exist any more."
@@ -109,9 +109,9 @@ reasons! {
             => User, "Boot the machine again, so that its seed names the cluster.";
         SecretNotReferenced: "The selected version of the Machine does not name the Secret.";
         SecretNotFound: "pxed has no file of the Secret."
-            => User, "Create the file. The message has its path (docs/first-control-plane.md).";
+            => User, "Create the file. The message has its path (docs/getting-started/first-control-plane.md).";
         SecretInvalid: "A file of the Secret has a wrong owner, mode or size."
-            => User, "Correct the file. The message has the remedy (docs/first-control-plane.md).";
+            => User, "Correct the file. The message has the remedy (docs/getting-started/first-control-plane.md).";
         StoreFailed: "pxed's store failed. The agent tries again."
             => User, "See pxed's log.";
         RateLimited: "The host asks more often than an agent does. It is accepted again after Retry-After."

@@ -137,7 +137,7 @@ fn every_command_that_is_named_somewhere_is_one() {
             }));
         }
     }
-    // Exceptions: an input of the MAC address hash (docs/node.md), and first words of commands in tests.
+    // Exceptions: an input of the MAC address hash (docs/concepts/node.md), and first words of commands in tests.
     found.retain(|named| !named.line.starts_with("bedplate slot ") && !named.place.contains("_tests.rs"));
     assert!(found.len() > 120, "{}: the search does not find them", found.len());
     let wrong: Vec<String> = found.iter().filter_map(mistake).collect();

@@ -74,7 +74,7 @@ pub(crate) enum Boot {
     Default,
 }
 
-/// The operations that Bedplate's own programs carry out, and their parameters (docs/bmc.md, docs/machine-operations.md).
+/// The operations that Bedplate's own programs carry out, and their parameters (docs/guides/bmc.md, docs/guides/machine-operations.md).
 const KNOWN: &str = "\
 Operations and their parameters:
   powerOn, powerCycle  bootSource=network|default

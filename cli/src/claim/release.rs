@@ -1,4 +1,4 @@
-//! Pure: decides whether a user may release a host by its Machine, or confirm that it is off (docs/claims.md, "Release by a user").
+//! Pure: decides whether a user may release a host by its Machine, or confirm that it is off (docs/guides/claims.md, "Release by a user").
 //!
 //! Called by `claim`.
 
@@ -97,7 +97,7 @@ impl RefuseRelease {
                 format!("power it off first: `bedplate power off {machine} --force`")
             }
             Self::Heard { .. } => format!(
-                "power the host off, and wait until its agent was silent for {} minutes; if that time is in the future, compare the clocks, then see docs/infrastructure-provider.md#confirm-that-a-host-is-off",
+                "power the host off, and wait until its agent was silent for {} minutes; if that time is in the future, compare the clocks, then see docs/reference/infrastructure-provider.md#confirm-that-a-host-is-off",
                 SILENCE_TIMEOUT.as_secs() / 60
             ),
         }

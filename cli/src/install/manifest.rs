@@ -1,6 +1,6 @@
 //! Pure: what a cluster gets, from the files of `deploy/` and `api/crds` themselves, in the order in which it gets it.
 //!
-//! Left out is pxed as a pod, whose configuration is the network's: `kubectl apply -k deploy` has it (docs/install.md).
+//! Left out is pxed as a pod, whose configuration is the network's: `kubectl apply -k deploy` has it (docs/getting-started/install.md).
 
 use serde_json::Value;
 
@@ -41,7 +41,7 @@ const DEPLOYMENT: &str = "deploy/controller-deployment.yaml";
 /// The kind of what has to be there before anything can name it.
 pub(super) const DEFINITION: &str = "CustomResourceDefinition";
 
-/// Which comes first. What a program may not do is in force before it may do anything (docs/install.md, "What pxed's credentials are
+/// Which comes first. What a program may not do is in force before it may do anything (docs/getting-started/install.md, "What pxed's credentials are
 /// worth"); what runs comes last.
 const ORDER: [&str; 8] = [
     DEFINITION,

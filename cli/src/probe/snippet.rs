@@ -9,7 +9,8 @@ pub(super) fn snippet(arguments: &ProbeArguments, authorities: Option<&str>, fou
     let mut lines = vec![
         "# for its Machine; the Secret has the keys username and password, and lists the BMC's address in"
             .to_owned(),
-        "# the annotation bedplate.dev/bmc-addresses: docs/bmc.md, \"Addresses of a Secret\"".to_owned(),
+        "# the annotation bedplate.dev/bmc-addresses: docs/guides/bmc.md, \"Addresses of a Secret\""
+            .to_owned(),
         "spec:".to_owned(),
         "  bmc:".to_owned(),
         format!("    protocol: {}", if matches!(found, Found::Ipmi(_)) { "IPMI" } else { "Redfish" }),

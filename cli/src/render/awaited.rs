@@ -10,7 +10,7 @@ use crate::diagnosis::Awaited;
 /// A paragraph for each Machine, in the order given.
 pub(crate) fn awaited(all: &[Awaited], look: Look) -> String {
     if all.is_empty() {
-        return "no Machines: docs/machine.md says how to write one\n".to_owned();
+        return "no Machines: docs/guides/machine.md says how to write one\n".to_owned();
     }
     all.iter().map(|one| paragraph(one, look)).collect()
 }

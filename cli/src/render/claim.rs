@@ -9,7 +9,7 @@ use crate::standing::{ClaimantSeen, Grant, HostClaim, Standing};
 /// One line for each host, by name.
 pub(crate) fn claims(hosts: &[HostClaim], look: Look) -> String {
     if hosts.is_empty() {
-        return "no Machine is in a pool: docs/claims.md says how to make one\n".to_owned();
+        return "no Machine is in a pool: docs/guides/claims.md says how to make one\n".to_owned();
     }
     let mut table = Table::new(&["MACHINE", "STATE", "SINCE", "GRANTED", "CLUSTER", "CLAIMANT", "NOTE"]);
     for host in hosts {

@@ -117,7 +117,7 @@ pub(crate) fn used(name: &str, machine: &Machine) -> Option<Used> {
 /// One line for each configuration, by name.
 pub(crate) fn configurations(configurations: &[MachineConfiguration], look: Look) -> String {
     if configurations.is_empty() {
-        return "no MachineConfigurations: docs/controller.md says how to write one, docs/first-control-plane.md without a cluster\n".to_owned();
+        return "no MachineConfigurations: docs/concepts/controller.md says how to write one, docs/getting-started/first-control-plane.md without a cluster\n".to_owned();
     }
     let mut configurations: Vec<&MachineConfiguration> = configurations.iter().collect();
     configurations.sort_by_key(|configuration| configuration.metadata.name.as_deref());

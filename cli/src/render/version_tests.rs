@@ -144,7 +144,7 @@ fn explain_prints_event_actor_time_and_next_step_of_each_machine() {
     let found: Vec<_> =
         all.iter().map(|machine| diagnosis::awaited(machine, &Default::default(), look().now)).collect();
     golden("awaited.txt", &awaited(&found, look()));
-    assert!(awaited(&[], look()).contains("docs/machine.md"));
+    assert!(awaited(&[], look()).contains("docs/guides/machine.md"));
 }
 
 #[test]

@@ -177,7 +177,7 @@ fn d7_claim_that_waits_for_a_wipe_says_so() {
     }
     let on_disk = of(&deleted("a"), "claim-1", &status, &json!([]));
     assert!(
-        on_disk.next.iter().any(|step| step.contains("docs/agent.md#a-copied-key")),
+        on_disk.next.iter().any(|step| step.contains("docs/concepts/agent.md#a-copied-key")),
         "{:?}",
         on_disk.next
     );

@@ -1,4 +1,4 @@
-//! Pure: the protocol by which BedplateMachines hold hosts (docs/infrastructure-provider.md): the next write of a claimant, and the next write of a claim.
+//! Pure: the protocol by which BedplateMachines hold hosts (docs/reference/infrastructure-provider.md): the next write of a claimant, and the next write of a claim.
 //!
 //! ```text
 //! claimant   finalizer -> machineName -> MachineClaim -> providerID -> (host: Joined) -> deleted -> claim deleted -> Released -> finalizer

@@ -59,7 +59,7 @@ impl Miss {
             Self::Selector => "do not match machineSelector",
             Self::FailureDomain => "are in another failure domain",
             Self::StateDisk => "have no state disk",
-            Self::Host(Unmet::Wipe) => "cannot be wiped at the release (docs/claims.md)",
+            Self::Host(Unmet::Wipe) => "cannot be wiped at the release (docs/guides/claims.md)",
             Self::Host(Unmet::Deleting) => "are being deleted",
             Self::Host(Unmet::Paused) => "are paused",
             Self::Host(Unmet::Agent) => "have an agent without claims",

@@ -1,5 +1,5 @@
 //! Reference page of metrics: checks what the registry of a program shows, and compares it with the section of the program in
-//! docs/metrics.md.
+//! docs/reference/metrics.md.
 //!
 //! Included by the unit tests of `process` and of each program. Not part of the libraries.
 
@@ -68,7 +68,7 @@ pub(crate) fn compare_all(path: &str, program: &str, registries: &[&Registry]) {
         one.lines().filter(|line| !other.lines().any(|known| known == *line)).map(str::to_owned).collect()
     };
     panic!(
-        "docs/metrics.md differs from the metrics of {program}; run the test again with {RECORD}=1\n\
+        "docs/reference/metrics.md differs from the metrics of {program}; run the test again with {RECORD}=1\n\
          only in the page: {:#?}\nonly in the program: {:#?}",
         lines(committed, &section),
         lines(&section, committed)

@@ -18,7 +18,7 @@ use bedplate_api::wire::Stage;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Entries kept of one attempt (docs/boot.md).
+/// Entries kept of one attempt (docs/troubleshooting/boot.md).
 pub const MAX_ENTRIES: usize = 32;
 
 /// Bytes kept of a failure's text.

@@ -4,7 +4,7 @@
 
 use bedplate_api::kernel_argument;
 
-/// Gives a shell on the host image's consoles (docs/images.md): for pxed's configuration and for images. The Machine's
+/// Gives a shell on the host image's consoles (docs/guides/images.md): for pxed's configuration and for images. The Machine's
 /// definition refuses it, as everything of `bedplate.`.
 const DEBUG: &str = "bedplate.debug";
 

@@ -1,7 +1,7 @@
 //! MachineOperations of the cluster: a watch with back-off, and writes of the status that name the version that was read.
 //!
 //! Only operations with the label of this site are watched, and those without the label, which the controller sets. Operations with a
-//! selector have another label and are not watched. The newest finished operations are kept for users. Only the fields of an executor are written (docs/rules.md, "MachineOperation"). Spawned by `run`.
+//! selector have another label and are not watched. The newest finished operations are kept for users. Only the fields of an executor are written (docs/design/rules.md, "MachineOperation"). Spawned by `run`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard};
@@ -33,7 +33,7 @@ use crate::power::{
     WriteOperationError,
 };
 
-/// Field manager of pxed (docs/rules.md, "Who writes what").
+/// Field manager of pxed (docs/design/rules.md, "Who writes what").
 const FIELD_MANAGER: &str = "pxed";
 /// Timeout of one write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);

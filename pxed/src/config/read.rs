@@ -1,7 +1,7 @@
 //! Pure: reads a TOML document key by key, so that every error is found in one pass and has its line.
 //!
 //! The known keys of a section are exactly those that are read; the rest is rejected as unknown at
-//! [`Section::finish`]. A test compares the keys that were read with docs/configuration.md.
+//! [`Section::finish`]. A test compares the keys that were read with docs/reference/configuration.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};

@@ -1,4 +1,4 @@
-//! Pure: meaning of each section's keys, with defaults and limits. The only list of keys; docs/configuration.md
+//! Pure: meaning of each section's keys, with defaults and limits. The only list of keys; docs/reference/configuration.md
 //! explains all of them, and a test compares the two.
 //!
 //! A missing or invalid value is replaced by a placeholder, so that the rest can be checked too; the recorded error

@@ -277,7 +277,7 @@ fn a_reload_takes_on_images_and_pools_and_names_what_needs_a_restart() {
 /// Keys stand in the document as table rows `| \`key\` | ... |`.
 #[test]
 fn the_document_explains_every_key_and_no_other() {
-    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
+    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/configuration.md");
     let document = std::fs::read_to_string(document).unwrap();
     let documented: BTreeSet<String> = document
         .lines()
@@ -310,7 +310,9 @@ fn the_document_explains_every_key_and_no_other() {
 /// The examples are what an operator starts from.
 #[test]
 fn the_examples_in_the_documents_are_valid() {
-    for document in ["configuration.md", "install.md", "first-control-plane.md"] {
+    for document in
+        ["reference/configuration.md", "getting-started/install.md", "getting-started/first-control-plane.md"]
+    {
         let path = format!("{}/../docs/{document}", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(path).unwrap();
         let examples: Vec<&str> =

@@ -1,4 +1,4 @@
-//! Decides whether a new key may replace the key in force of a Machine (docs/rules.md, Trust 6).
+//! Decides whether a new key may replace the key in force of a Machine (docs/design/rules.md, Trust 6).
 //!
 //! A MAC address can be forged, so that a boot alone does not show that the host is gone. While the key in force is heard, a new key
 //! waits. Without a cluster the store may have been lost, and with it the record of the key: pxed then listens first. Part of [`Service`];

@@ -1,4 +1,4 @@
-//! A scrape, over TCP and as docs/metrics.md lists it.
+//! A scrape, over TCP and as docs/reference/metrics.md lists it.
 
 #[path = "../../../process/tests/metrics_page/mod.rs"]
 mod metrics_page;
@@ -142,6 +142,6 @@ async fn requests_are_counted_at_the_next_scrape() {
 #[tokio::test]
 async fn scrape_matches_the_page_of_metrics() {
     let rig = Rig::new();
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/metrics.md");
     metrics_page::compare(page, "pxed", &registry(sources(&rig)));
 }

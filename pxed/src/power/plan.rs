@@ -1,4 +1,4 @@
-//! Automatic power control: decides the next act from the observed state (docs/rules.md, H2).
+//! Automatic power control: decides the next act from the observed state (docs/design/rules.md, H2).
 //!
 //! An error in reading state never causes a power change: if the state is unknown or unreadable, or the machine runs,
 //! nothing is done.

@@ -1,4 +1,4 @@
-//! Progress of an operation in its object: reads `status`, and builds it for each write (docs/rules.md, O1).
+//! Progress of an operation in its object: reads `status`, and builds it for each write (docs/design/rules.md, O1).
 //!
 //! Pure: no clock, no file, no socket. Callers: `operation`, `worker`, `supervisor`.
 

@@ -167,7 +167,7 @@ impl LocalAgents {
 }
 
 /// Drops reported versions of a configuration that was never selected for this Machine. An applied version grants
-/// access to its configuration (docs/rules.md, V3), so a stolen host key could otherwise claim any version.
+/// access to its configuration (docs/design/rules.md, V3), so a stolen host key could otherwise claim any version.
 fn of_its_own(
     applied: Option<Applied>,
     slots: impl Iterator<Item = Slot>,

@@ -1,4 +1,4 @@
-//! Pure: the fields of a Machine's status that are pxed's to write (docs/rules.md, "Who writes what").
+//! Pure: the fields of a Machine's status that are pxed's to write (docs/design/rules.md, "Who writes what").
 
 use bedplate_api::machine::{
     Hardware, Machine, MachineStatus, PROVIDER_PXE, PowerState, PowerStatus, condition_type,
@@ -19,7 +19,7 @@ impl Part {
     /// Both, in the order in which they are written. Power comes first: it may only be written before the end of the tenure.
     pub const ALL: [Self; 2] = [Self::Power, Self::Boot];
 
-    /// Returns the field manager of the part in server-side apply (docs/rules.md, "Who writes what").
+    /// Returns the field manager of the part in server-side apply (docs/design/rules.md, "Who writes what").
     pub const fn field_manager(self) -> &'static str {
         match self {
             Self::Boot => "pxed",

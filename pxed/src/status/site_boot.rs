@@ -1,4 +1,4 @@
-//! Pure: which of several pxed of a site writes `boot`, `Booted` and `Enrolled` of a Machine (docs/rules.md, "Who writes what").
+//! Pure: which of several pxed of a site writes `boot`, `Booted` and `Enrolled` of a Machine (docs/design/rules.md, "Who writes what").
 //!
 //! Each DHCP broadcast reaches every pxed, so each opens a boot for one and the same attempt of the host. The host then answers one of them. Rule:
 //!

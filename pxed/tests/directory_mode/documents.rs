@@ -24,7 +24,15 @@ fn manifests(text: &str) -> Vec<(usize, String)> {
 fn every_manifest_of_the_documents_is_taken_from_a_directory() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut paths = vec![root.join("README.md")];
-    paths.extend(std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path()));
+    let mut folders = vec![root.join("docs")];
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            match path.is_dir() {
+                true => folders.push(path),
+                false => paths.push(path),
+            }
+        }
+    }
     let (mut count, mut wrong) = (0, Vec::new());
     for path in paths.iter().filter(|path| path.extension().is_some_and(|extension| extension == "md")) {
         for (line, text) in manifests(&std::fs::read_to_string(path).unwrap()) {

@@ -1,4 +1,4 @@
-//! Pure: whether a kubelet's certificate is given to the host of a Machine that asks for it (docs/rules.md, Trust 3 and 5).
+//! Pure: whether a kubelet's certificate is given to the host of a Machine that asks for it (docs/design/rules.md, Trust 3 and 5).
 //!
 //! Who asks is what the API server has written of it: user, groups, and which certificate was shown. What is asked for is read out of
 //! the request itself. All has to be right; in doubt it is not given.

@@ -1,4 +1,4 @@
-//! Pure: decides about the serving certificate of a kubelet (docs/rules.md, Trust 5; signer `kubernetes.io/kubelet-serving`).
+//! Pure: decides about the serving certificate of a kubelet (docs/design/rules.md, Trust 5; signer `kubernetes.io/kubelet-serving`).
 //!
 //! The kubelet that asks has root rights on its host. Its Node's `status.addresses` are its own words, so they prove nothing. A name must be
 //! that of the Machine. An address must be in the Machine's definition, or its agent must have reported it, and no other object may claim it.

@@ -1,4 +1,4 @@
-//! Pure: the controller's part in an operation of one Machine (docs/rules.md, O1, O2, O5). The executor does
+//! Pure: the controller's part in an operation of one Machine (docs/design/rules.md, O1, O2, O5). The executor does
 //! the rest.
 //!
 //! ```text

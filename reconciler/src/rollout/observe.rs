@@ -193,7 +193,7 @@ impl Skip {
             Self::Paused => "spec.paused".to_owned(),
             Self::Claimed(by) => format!("{by} has claimed it"),
             Self::ClusterMade => {
-                "its slot stays, because the cluster was created there, or its etcd is the last member or cannot leave: see its condition Paved and docs/node.md"
+                "its slot stays, because the cluster was created there, or its etcd is the last member or cannot leave: see its condition Paved and docs/concepts/node.md"
                     .to_owned()
             }
             Self::Operation => "an operation has cordoned its Node".to_owned(),

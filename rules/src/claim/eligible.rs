@@ -64,12 +64,14 @@ impl Unmet {
     /// Text for a user. Its subject is one host.
     pub const fn text(self) -> &'static str {
         match self {
-            Self::Wipe => "the host cannot be wiped at the release (docs/claims.md)",
+            Self::Wipe => "the host cannot be wiped at the release (docs/guides/claims.md)",
             Self::Deleting => "the Machine is being deleted",
             Self::Paused => "the Machine is paused",
             Self::Agent => "the agent does not report the feature claims; update it",
             Self::Enrollment => "the host is not enrolled",
-            Self::Key => "a host with another key waits, and the key in force is heard (docs/boot.md)",
+            Self::Key => {
+                "a host with another key waits, and the key in force is heard (docs/troubleshooting/boot.md)"
+            }
             Self::Held => "a version is selected for the host",
             Self::Silent => "the agent has not reported for 15 minutes, or its clock is ahead",
         }

@@ -1,4 +1,4 @@
-//! Pure: an operation with a selector: which of its Machines' operations begin now, and what they amount to (docs/rules.md, O3).
+//! Pure: an operation with a selector: which of its Machines' operations begin now, and what they amount to (docs/design/rules.md, O3).
 //!
 //! ```text
 //! targets (fixed when it is taken) --at most maxParallel unfinished--> children --all ended, or failureLimit--> Complete | Failed

@@ -1,4 +1,4 @@
-//! Pure: which version a Machine in a pool gets by its MachineClaim, and when that choice ends (docs/claims.md).
+//! Pure: which version a Machine in a pool gets by its MachineClaim, and when that choice ends (docs/guides/claims.md).
 //!
 //! ```text
 //! nothing selected --claim--> selected for this claim --granted--> selected, granted --released by the host--> nothing selected

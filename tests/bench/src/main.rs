@@ -3,7 +3,7 @@
 //!     bedplate-bench [agent] [claims] [shortage] [controller] [core] [dhcp] [tftp] [http] [memory] [power] [size] [--rounds N] [--quick] [--idle SECONDS] [--json FILE]
 //!
 //! All traffic stays in namespaces of this run; nothing is installed or started outside them. Ends with 1 when something of ours could not
-//! be measured, with 0 when only a peer could not. docs/bench.md says what the numbers mean.
+//! be measured, with 0 when only a peer could not. docs/design/bench.md says what the numbers mean.
 
 use std::{
     num::NonZeroUsize,

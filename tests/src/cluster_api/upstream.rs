@@ -198,7 +198,7 @@ impl Upstream {
         &self.repository
     }
 
-    /// Stops the core and removes its webhooks, as docs/core-provider.md has it. Its definitions stay.
+    /// Stops the core and removes its webhooks, as docs/reference/core-provider.md has it. Its definitions stay.
     ///
     /// # Errors
     /// The core runs on, or the API server refuses a deletion.
@@ -213,7 +213,7 @@ impl Upstream {
         Ok(())
     }
 
-    /// Installs the webhooks of the core again, as docs/core-provider.md has it, and starts the core.
+    /// Installs the webhooks of the core again, as docs/reference/core-provider.md has it, and starts the core.
     ///
     /// # Errors
     /// The API server refuses a component, or the core does not become ready.

@@ -65,7 +65,7 @@ fn b1_first_machine_gets_data_once_the_infrastructure_is_provisioned() {
     assert!(data.file("/run/kubeadm/kubeadm.yaml").contains("controlPlaneEndpoint: \"10.7.0.9:6443\""));
 }
 
-/// The commands of docs/bootstrap.md and docs/stuck.md.
+/// The commands of docs/reference/bootstrap.md and docs/troubleshooting/stuck.md.
 #[test]
 fn documented_commands_show_conditions_and_the_deployment() {
     const CONDITIONS: &str =

@@ -1,4 +1,4 @@
-//! `bedplate claim` with the real provider, under the rights that `deploy/` gives to users (docs/claims.md, "Release by a user").
+//! `bedplate claim` with the real provider, under the rights that `deploy/` gives to users (docs/guides/claims.md, "Release by a user").
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Fencing of silent hosts with the real provider, the real pxed and a simulated BMC (docs/infrastructure-provider.md, "Failures"; D8).
+//! Fencing of silent hosts with the real provider, the real pxed and a simulated BMC (docs/reference/infrastructure-provider.md, "Failures"; D8).
 //!
 //! Each test takes more than a minute, because the shortest release timeout is 60 s. They run concurrently, and cost little CPU time.
 

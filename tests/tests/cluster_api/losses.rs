@@ -1,5 +1,5 @@
 //! Claims that are lost, host Machines that are deleted, and hosts that enroll again while a claim is granted
-//! (docs/infrastructure-provider.md, "Failures").
+//! (docs/reference/infrastructure-provider.md, "Failures").
 
 use bedplate_tests::kubernetes::{Kubernetes, Objects};
 use serde_json::{Value, json};

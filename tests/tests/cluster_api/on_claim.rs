@@ -1,4 +1,4 @@
-//! `powerPolicy: OnClaim` with the real pxed, the real provider and a Redfish BMC (docs/bmc.md, "Power on for a claim"; M6).
+//! `powerPolicy: OnClaim` with the real pxed, the real provider and a Redfish BMC (docs/guides/bmc.md, "Power on for a claim"; M6).
 
 use bedplate_tests::bmc::chassis::Action;
 use bedplate_tests::guard::Process;

@@ -1,4 +1,4 @@
-//! Two processes of the provider: one holds the Lease, and the other takes over (docs/infrastructure-provider.md, "Failures"; D1).
+//! Two processes of the provider: one holds the Lease, and the other takes over (docs/reference/infrastructure-provider.md, "Failures"; D1).
 
 use bedplate_tests::guard::Directory;
 use bedplate_tests::kubernetes::Kubernetes;

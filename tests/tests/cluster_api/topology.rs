@@ -1,5 +1,5 @@
 //! Failure domains of a cluster, and the capacity of a template for autoscaling from zero, by the hosts of the pool
-//! (docs/infrastructure-provider.md, "A cluster"; K3).
+//! (docs/reference/infrastructure-provider.md, "A cluster"; K3).
 
 use bedplate_tests::kubernetes::{Kubernetes, Objects};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! `release: Wipe` with the real provider (docs/claims.md, "Wipe"). The test stands in for pxed and for the agents before and after the wipe.
+//! `release: Wipe` with the real provider (docs/guides/claims.md, "Wipe"). The test stands in for pxed and for the agents before and after the wipe.
 
 use serde_json::{Value, json};
 

@@ -157,7 +157,7 @@ fn pause_adopts_orphans_and_ends_by_signal() -> Result<()> {
     Ok(())
 }
 
-/// Starts a slot with the minimum that it needs of its host (docs/images.md, "Node images: the contract").
+/// Starts a slot with the minimum that it needs of its host (docs/guides/images.md, "Node images: the contract").
 fn start_slot(host: &Host, layers: usize) -> Result<()> {
     let state = "/var/lib/bedplate/slots/a";
     for directory in ["upper", "work", "state/kubelet", "state/containerd", "state/log"] {

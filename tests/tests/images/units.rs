@@ -175,8 +175,8 @@ fn unit_of_the_controller_loads_what_its_kubeconfig_names() {
             .find_map(|line| line.strip_prefix("LoadCredential=")?.strip_prefix(name)?.strip_prefix(':'));
         found.unwrap_or_else(|| panic!("the unit loads no {name}")).to_owned()
     };
-    let document =
-        std::fs::read_to_string(repository().join("docs/controller.md")).expect("docs/controller.md");
+    let document = std::fs::read_to_string(repository().join("docs/concepts/controller.md"))
+        .expect("docs/concepts/controller.md");
     let named = document.lines().find_map(|line| {
         let (_, rest) = line.split_once("kubectl config set users.bedplate-controller.tokenFile ")?;
         rest.split_whitespace().next()
@@ -212,7 +212,7 @@ fn documented_credentials_of_pxed_and_the_controller_have_different_files() {
         words.filter(|word| word.contains("token")).map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(
-        (files("install.md"), files("controller.md")),
+        (files("getting-started/install.md"), files("concepts/controller.md")),
         (vec!["token".to_owned()], vec!["controller.token".to_owned()])
     );
 }

@@ -1,4 +1,4 @@
-//! The real agent against a real API server, as its own user under the roles of `deploy/`: what it asks for (docs/rules.md, A1), what
+//! The real agent against a real API server, as its own user under the roles of `deploy/`: what it asks for (docs/design/rules.md, A1), what
 //! it may not, and what it takes for true. No virtual machine, no pxed: the enrollment is put in its place.
 
 use std::collections::BTreeSet;
@@ -234,7 +234,7 @@ fn agent_reports_an_unreachable_api_server_and_then_sees_the_changes() {
     host.until("answers; Node absent; version none");
 }
 
-/// Writes that the agent's user may not do, and objects of others that it may read, as docs/install.md lists them.
+/// Writes that the agent's user may not do, and objects of others that it may read, as docs/getting-started/install.md lists them.
 #[test]
 fn agent_reads_other_machines_but_no_secrets_and_writes_only_its_own() {
     let host = Host::new(Kubernetes::shared(), "agent-refused");

@@ -1,4 +1,4 @@
-//! Approvals of certificate signing requests that pxed may give on a real API server (docs/rules.md, "Trust" 3).
+//! Approvals of certificate signing requests that pxed may give on a real API server (docs/design/rules.md, "Trust" 3).
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,4 +1,4 @@
-//! Writers of a MachineClaim on a real API server with `deploy/claims-policy.yaml` (docs/claims.md, "Who writes what").
+//! Writers of a MachineClaim on a real API server with `deploy/claims-policy.yaml` (docs/guides/claims.md, "Who writes what").
 
 use std::time::Duration;
 
@@ -232,7 +232,7 @@ fn d1_agent_writes_no_condition_of_a_claim_not_even_as_it_is() {
     );
 }
 
-/// docs/claims.md, "Repair by an administrator".
+/// docs/guides/claims.md, "Repair by an administrator".
 #[test]
 fn d7_user_with_the_verb_repair_deletes_a_claim_only_after_naming_it() {
     in_force();

@@ -351,7 +351,11 @@ async fn h7_one_machine_goes_back_by_its_reference_and_the_end_of_its_node() {
     report(&client, &machine().await, json!({ "conditions": [kept] })).await;
     let refused = bedplate(&line);
     assert_eq!(refused.status.code(), Some(1));
-    assert!(text(&refused).contains("docs/node.md, \"The first control plane\""), "{}", text(&refused));
+    assert!(
+        text(&refused).contains("docs/concepts/node.md, \"The first control plane\""),
+        "{}",
+        text(&refused)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

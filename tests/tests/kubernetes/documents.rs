@@ -123,11 +123,13 @@ fn providers(kubernetes: &Kubernetes) {
     kubernetes.kubectl(&admin, &[&established[..], &kinds].concat()).unwrap();
 }
 
-/// The objects of docs/cluster-guide.md.
+/// The objects of docs/guides/cluster-guide.md.
 fn objects_of_the_guide() -> Vec<Value> {
     let all = documents().unwrap();
-    let (_, text) = all.iter().find(|(name, _)| name == "cluster-guide.md").expect("the guide is there");
-    let manifests: Vec<String> = examples("cluster-guide.md", text).unwrap().iter().map(manifest).collect();
+    let (_, text) =
+        all.iter().find(|(name, _)| name == "docs/guides/cluster-guide.md").expect("the guide is there");
+    let manifests: Vec<String> =
+        examples("docs/guides/cluster-guide.md", text).unwrap().iter().map(manifest).collect();
     let parts = manifests.iter().flat_map(|manifest| manifest.split("\n---\n"));
     parts.map(|part| serde_saphyr::from_str(part).unwrap()).collect()
 }

@@ -1,4 +1,4 @@
-//! Field managers of a Machine: a host adds none (docs/rules.md, Trust 4), and pxed writes a Machine that has many (Trust 3).
+//! Field managers of a Machine: a host adds none (docs/design/rules.md, Trust 4), and pxed writes a Machine that has many (Trust 3).
 
 use kube::Client;
 use kube::api::{Patch, PatchParams};

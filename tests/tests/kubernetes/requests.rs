@@ -1,4 +1,4 @@
-//! Which certificates an agent may ask for on a real API server (docs/rules.md, "Trust" 5).
+//! Which certificates an agent may ask for on a real API server (docs/design/rules.md, "Trust" 5).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

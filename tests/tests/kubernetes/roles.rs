@@ -1,4 +1,4 @@
-//! Requests of pxed and agents that `deploy/` permits and refuses on a real API server (docs/rules.md, "Who writes what" and
+//! Requests of pxed and agents that `deploy/` permits and refuses on a real API server (docs/design/rules.md, "Who writes what" and
 //! "Trust" 3 and 4).
 //!
 //! Here: the writers, and the fields that each writes. The tests are below, by role.
@@ -184,7 +184,7 @@ fn every_field_of_the_status_is_tried_as_the_agents_or_another_s() {
     }
     assert_eq!(
         tried, stated,
-        "decide who writes a new field: deploy/agent-policy.yaml, docs/rules.md, and here"
+        "decide who writes a new field: deploy/agent-policy.yaml, docs/design/rules.md, and here"
     );
 }
 

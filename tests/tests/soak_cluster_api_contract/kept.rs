@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::site::{CLUSTER, Site};
 
-/// Kinds whose objects end with their cluster. Templates stay: our core does not make the Cluster their owner (docs/core-provider.md).
+/// Kinds whose objects end with their cluster. Templates stay: our core does not make the Cluster their owner (docs/reference/core-provider.md).
 const KINDS: [&str; 9] = [
     "cluster",
     "kcp",

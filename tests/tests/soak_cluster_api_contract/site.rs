@@ -63,7 +63,7 @@ impl Site {
             .unwrap();
     }
 
-    /// Creates the cluster as docs/infrastructure-provider.md has it, with an external etcd.
+    /// Creates the cluster as docs/reference/infrastructure-provider.md has it, with an external etcd.
     pub(crate) fn create_cluster(&self) {
         for secret in authorities(CLUSTER, &self.workload.pki()).unwrap() {
             self.team.apply(&secret).unwrap();
@@ -91,7 +91,7 @@ impl Site {
         self.upstream.repository().clusterctl(&self.management, arguments, variables).unwrap()
     }
 
-    /// Replaces the core of upstream by ours over the same objects and definitions (docs/core-provider.md).
+    /// Replaces the core of upstream by ours over the same objects and definitions (docs/reference/core-provider.md).
     pub(crate) fn take_over(&mut self) {
         self.upstream.stop_core(&self.management).unwrap();
         for name in ["core-policy.yaml", "core-provider.yaml"] {
@@ -100,7 +100,7 @@ impl Site {
         self.providers.insert("core", provider(&self.management, &self.place, "core"));
     }
 
-    /// Replaces our core by upstream's (docs/core-provider.md).
+    /// Replaces our core by upstream's (docs/reference/core-provider.md).
     pub(crate) fn hand_back(&mut self) {
         self.providers.remove("core").unwrap().terminate(PATIENCE).unwrap();
         for name in ["core-provider.yaml", "core-policy.yaml"] {

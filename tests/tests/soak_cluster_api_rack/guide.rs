@@ -1,4 +1,4 @@
-//! The manifests and commands of docs/cluster-guide.md, with the changes that hosts in namespaces need.
+//! The manifests and commands of docs/guides/cluster-guide.md, with the changes that hosts in namespaces need.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::template::{init, join};
 
-const DOCUMENT: &str = "cluster-guide.md";
+const DOCUMENT: &str = "docs/guides/cluster-guide.md";
 
 /// The guide. It knows which of its parts were used.
 pub(crate) struct Guide {

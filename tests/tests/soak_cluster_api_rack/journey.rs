@@ -1,4 +1,4 @@
-//! The steps of docs/cluster-guide.md, and what a user sees in each.
+//! The steps of docs/guides/cluster-guide.md, and what a user sees in each.
 //!
 //! The rack has 4 hosts, so the control plane gets its second Machine only in order to replace the first one, and there is no third one. The
 //! node image has a network plug-in.

@@ -27,7 +27,7 @@ pub(crate) const TEAM: &str = "team-a";
 pub(crate) const HOSTS: [&str; 4] = ["host-1", "host-2", "host-3", "host-4"];
 /// Address of the first host: the last octet.
 const FIRST: u8 = 11;
-/// Endpoint of the workload cluster: that of docs/cluster-guide.md.
+/// Endpoint of the workload cluster: that of docs/guides/cluster-guide.md.
 const ENDPOINT: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 10);
 const CONTROLLERS: [&str; 3] = ["csrsigning", "csrapproving", "clusterrole-aggregation-controller"];
 
@@ -179,7 +179,7 @@ impl<'r> Site<'r> {
         })
     }
 
-    /// Creates a cluster as docs/cluster-api-guide.md has it: `clusterctl generate cluster`, and `kubectl apply`.
+    /// Creates a cluster as docs/guides/cluster-api-guide.md has it: `clusterctl generate cluster`, and `kubectl apply`.
     pub(crate) fn create_cluster(&self, cluster: &str, workers: &str) {
         let version = version().unwrap();
         let arguments =

@@ -1,6 +1,6 @@
 //! The crates of the workspace and the crates that each may depend on. Arrows go one way; programs never import each other.
 //!
-//! docs/architecture.md shows this table (`arrows`). Called by the tidy tests.
+//! docs/design/architecture.md shows this table (`arrows`). Called by the tidy tests.
 
 /// Members that tests may use: all but `xtask`.
 const TESTED: &[&str] = &[
@@ -67,7 +67,7 @@ pub(crate) const CRATES: &[(&str, &[&str])] = &[
     ("fuzz", TESTED),
 ];
 
-/// The table of docs/architecture.md: libraries and programs, without crates for tests.
+/// The table of docs/design/architecture.md: libraries and programs, without crates for tests.
 pub(crate) fn arrows() -> String {
     let mut text = String::from("| crate | may depend on |\n|---|---|\n");
     for (name, allowed) in CRATES.iter().filter(|(_, allowed)| *allowed != TESTED) {

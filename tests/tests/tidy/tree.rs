@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::source::Source;
+use super::words;
 
 /// The repository.
 pub(crate) fn root() -> PathBuf {
@@ -106,11 +107,11 @@ impl Document {
         let mut paths = Vec::new();
         for word in line.split(separators) {
             let word = word.split('#').next().unwrap_or_default().trim_end_matches(['.', ':']);
-            let link = word.strip_suffix(".md").is_some() && !word.contains("://");
+            let link = (word.ends_with(".md") || word.starts_with("../")) && !word.contains("://");
             let first = word.split('/').next().unwrap_or_default();
             // One slash at least, else it is a word; patterns and placeholders are no paths.
             let ours = word.contains('/') && FOLDERS.contains(&first);
-            if (ours || link) && !word.contains(['*', '…', '{', '$']) && !word.contains("..") {
+            if (ours || link) && !word.contains(['*', '…', '{', '$']) && !word.contains("...") {
                 paths.push(self.resolve(word, ours));
             }
         }
@@ -119,7 +120,7 @@ impl Document {
 
     /// A link without a folder of ours at its start is relative to the document.
     fn resolve(&self, word: &str, ours: bool) -> String {
-        let beside = Path::new(&self.path).parent().unwrap_or(Path::new("")).join(word);
-        if ours || root().join(word).exists() { word.to_owned() } else { beside.display().to_string() }
+        let folder = Path::new(&self.path).parent().unwrap_or(Path::new(""));
+        if ours || root().join(word).exists() { word.to_owned() } else { words::joined(folder, word) }
     }
 }

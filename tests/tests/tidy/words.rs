@@ -1,6 +1,7 @@
 //! Words that code and documents share: metrics, fields, headings. Called by the tidy tests.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use super::source::Source;
 use super::tree::Document;
@@ -77,7 +78,19 @@ pub(crate) fn anchored_links(line: &str) -> Vec<(&str, &str)> {
     targets.filter(|target| !target.contains("://")).filter_map(|target| target.split_once('#')).collect()
 }
 
-/// Parts of documents that a text names: `docs/node.md, "Faults"`; the file and the words.
+/// Joins a folder of the repository and a relative link.
+pub(crate) fn joined(folder: &Path, link: &str) -> String {
+    let mut path = folder.to_owned();
+    for part in link.split('/') {
+        match part {
+            ".." => drop(path.pop()),
+            part => path.push(part),
+        }
+    }
+    path.display().to_string()
+}
+
+/// Parts of documents that a text names: `docs/concepts/node.md, "Faults"`; the file and the words.
 pub(crate) fn parts_named(text: &str) -> Vec<(String, String)> {
     // Comments, and texts of Rust that go on in the next line.
     let joined = text.lines().map(|line| line.trim().trim_start_matches('/').trim_start_matches('!').trim());
@@ -95,10 +108,10 @@ pub(crate) fn parts_named(text: &str) -> Vec<(String, String)> {
 
 #[test]
 fn parts_of_documents_are_found_over_line_ends() {
-    let text = "    // see docs/node.md, \"A\n    // further one\"\n  \"(docs/a.md, \\\"The \\\n   first\\\")\"; docs/b.md \"no\"";
+    let text = "    // see docs/concepts/node.md, \"A\n    // further one\"\n  \"(docs/a.md, \\\"The \\\n   first\\\")\"; docs/b.md \"no\"";
     let part = |file: &str, words: &str| (file.to_owned(), words.to_owned());
     let found: Vec<_> =
         parts_named(text).into_iter().map(|(file, words)| (file, words.replace("  ", " "))).collect();
-    assert_eq!(found, [part("docs/node.md", "A further one"), part("docs/a.md", "The first")]);
+    assert_eq!(found, [part("docs/concepts/node.md", "A further one"), part("docs/a.md", "The first")]);
     assert_eq!(anchor("## Reasons of `Paved`, and why"), "reasons-of-paved-and-why");
 }

@@ -1,4 +1,4 @@
-//! OCI layouts, and what is in that of a host image (OCI image specification, "Image Layout"; media types: docs/images.md).
+//! OCI layouts, and what is in that of a host image (OCI image specification, "Image Layout"; media types: docs/guides/images.md).
 
 use std::fs::{self, File};
 use std::io::Write;

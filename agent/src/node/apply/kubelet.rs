@@ -3,7 +3,7 @@
 //! ```text
 //!   key of the kubelet, in memory ── request as the agent ── approved, signed ── kubeconfig for the slot
 //! ```
-//! The agent's own key never enters a slot (docs/rules.md, Trust 5): root in a slot could copy it, and it outlives every slot. May be killed
+//! The agent's own key never enters a slot (docs/design/rules.md, Trust 5): root in a slot could copy it, and it outlives every slot. May be killed
 //! anywhere: key and request are found again under one name. Called by `start` and `renew_kubelet`.
 
 use std::time::{Duration, Instant};

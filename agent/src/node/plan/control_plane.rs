@@ -89,7 +89,7 @@ pub(super) fn astray(seen: &Observed) -> Option<Plan> {
         return Some(Plan::step(slot, Act::RestartTrial));
     }
     let message = format!(
-        "a cluster is in slot {}, and no record.json says what to do with it: nothing is done; docs/node.md, \"The first control plane\", says \
+        "a cluster is in slot {}, and no record.json says what to do with it: nothing is done; docs/concepts/node.md, \"The first control plane\", says \
          how to save it, or to give it up",
         letter(slot)
     );
@@ -99,7 +99,7 @@ pub(super) fn astray(seen: &Observed) -> Option<Plan> {
 /// Plans nothing while a control plane is in a slot that another version needs.
 pub(super) fn in_the_way(slot: SlotName) -> Plan {
     let message = format!(
-        "a control plane is in slot {}, which is not emptied by itself: nothing else is paved; docs/node.md, \"The first control plane\", says how \
+        "a control plane is in slot {}, which is not emptied by itself: nothing else is paved; docs/concepts/node.md, \"The first control plane\", says how \
          to give it up",
         letter(slot)
     );

@@ -73,7 +73,7 @@ pub(crate) enum WithholdCredentialsError {
     /// The author of the Secret did not list the address.
     #[error(
         "Secret {}/{} does not allow its credentials at bmc.address: {why}; a user who may write the Secret must list the BMC's address \
-         there: docs/bmc.md, \"Addresses of a Secret\"",
+         there: docs/guides/bmc.md, \"Addresses of a Secret\"",
         .secret.namespace, .secret.name
     )]
     NotForThisAddress {

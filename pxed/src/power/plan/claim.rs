@@ -1,4 +1,4 @@
-//! Demand for the power of a machine with `powerPolicy: OnClaim` (docs/bmc.md, M6, D7).
+//! Demand for the power of a machine with `powerPolicy: OnClaim` (docs/guides/bmc.md, M6, D7).
 //!
 //! ```text
 //! MachineClaim present, or the host holds a claim ──► Needed

@@ -1,4 +1,4 @@
-//! Next act of an operation in progress, from its object, this process's memory and the BMC's answers (docs/rules.md,
+//! Next act of an operation in progress, from its object, this process's memory and the BMC's answers (docs/design/rules.md,
 //! O1, O7).
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! Name and parameters of a power operation, validated (docs/rules.md, O4, O6).
+//! Name and parameters of a power operation, validated (docs/design/rules.md, O4, O6).
 //!
 //! Pure: no clock, no file, no socket. Callers: `supervisor` (routing), `worker`.
 

@@ -1,5 +1,5 @@
 //! Which operations are pxed's, for which Machine, in which order, and what is said of those that no worker can take
-//! (docs/rules.md, O3, O4, O7).
+//! (docs/design/rules.md, O3, O4, O7).
 //!
 //! Pure: no clock, no file, no socket. Caller: `supervisor`.
 

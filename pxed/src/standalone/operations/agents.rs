@@ -1,4 +1,4 @@
-//! Standalone operations that agents carry out (docs/rules.md, O7): the operations that an agent gets, its status
+//! Standalone operations that agents carry out (docs/design/rules.md, O7): the operations that an agent gets, its status
 //! writes, and the end of operations that no agent carries out.
 //!
 //! Carries nothing out. Called by `standalone::agents`, and by `tidy` for the end.

@@ -3,7 +3,7 @@
 //! ```text
 //! manifests --follow--> configurations --plan_versions--> versions --choose--> lock, selected, nodeRef
 //! ```
-//! The rules are `rules::selection`'s (docs/rules.md, H3, H4, H6, C1 to C6, V3); here they are applied to one state, which is
+//! The rules are `rules::selection`'s (docs/design/rules.md, H3, H4, H6, C1 to C6, V3); here they are applied to one state, which is
 //! written as a whole: a version is locked in the same commit as it is selected. Called by `follow`.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! Roles of people: what each reads and writes, and what is an administrator's alone (docs/rules.md, "Trust" 6).
+//! Roles of people: what each reads and writes, and what is an administrator's alone (docs/design/rules.md, "Trust" 6).
 
 use std::collections::BTreeSet;
 use std::time::Duration;

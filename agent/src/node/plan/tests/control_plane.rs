@@ -268,7 +268,10 @@ fn expired_kubelet_certificate_is_reported_if_the_cluster_is_silent() {
     world.seen.api = Api::Away;
     let (away, message) = reason(&mut world);
     assert_eq!(away, PavedReason::KubeletCertificateExpired);
-    assert!(message.contains("2023-11-14T22:13:20Z") && message.contains("docs/node.md"), "{message}");
+    assert!(
+        message.contains("2023-11-14T22:13:20Z") && message.contains("docs/concepts/node.md"),
+        "{message}"
+    );
     world.seen.api = Api::Live;
     assert_eq!(reason(&mut world).0, PavedReason::Applied, "it is told of its Node");
     world.seen.node = NodeSeen::Unknown;

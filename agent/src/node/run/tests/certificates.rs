@@ -1,4 +1,4 @@
-//! The kubelet's certificate for a join and a renewal: the agent asks for it, and only that reaches a slot (docs/rules.md, Trust 5).
+//! The kubelet's certificate for a join and a renewal: the agent asks for it, and only that reaches a slot (docs/design/rules.md, Trust 5).
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Faults that a host meets, each with the reason that a person reads (docs/node.md, "Faults").
+//! Faults that a host meets, each with the reason that a person reads (docs/concepts/node.md, "Faults").
 
 use std::time::Duration;
 
@@ -506,7 +506,7 @@ fn standalone_kubelet_with_an_expired_certificate_joins_again() {
         let told = world.told().paved.unwrap();
         assert_eq!((told.status, told.reason), (Truth::True, PavedReason::KubeletCertificateExpired));
         assert!(
-            told.message.contains("there is no /etc/kubernetes/join.conf; docs/node.md"),
+            told.message.contains("there is no /etc/kubernetes/join.conf; docs/concepts/node.md"),
             "{}",
             told.message
         );

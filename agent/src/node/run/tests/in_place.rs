@@ -1,4 +1,4 @@
-//! Changes that a node that runs can be given, by applyConfiguration (docs/rules.md, O8).
+//! Changes that a node that runs can be given, by applyConfiguration (docs/design/rules.md, O8).
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
 //! Repave of a further control plane. Its etcd member leaves the cluster first,
-//! whenever the agent is killed (docs/rules.md, H6).
+//! whenever the agent is killed (docs/design/rules.md, H6).
 
 use std::sync::OnceLock;
 

@@ -156,7 +156,7 @@ async fn credentials_are_not_sent_to_an_address_that_their_secret_does_not_list(
         assert_eq!(world.reason(node, "BMCReachable"), "CredentialsNotForThisAddress");
         let message = world.message_of(node);
         assert!(message.contains("Secret n/s") && message.contains(ANNOTATION), "{message}");
-        assert!(message.contains("docs/bmc.md") && !message.contains("rack1"), "{message}");
+        assert!(message.contains("docs/guides/bmc.md") && !message.contains("rack1"), "{message}");
     }
     assert!(world.until(5, |world| power_of(world, "10.9.0.21") == PowerState::On).await);
     tokio::time::sleep(Duration::from_secs(600)).await;
