@@ -3,7 +3,7 @@
 //! Callers: `arguments`, `command`.
 
 /// Pages by name, with their text.
-const PAGES: [(&str, &str); 31] = [
+const PAGES: [(&str, &str); 34] = [
     ("agent", include_str!("../../docs/concepts/agent.md")),
     ("architecture", include_str!("../../docs/design/architecture.md")),
     ("bench", include_str!("../../docs/design/bench.md")),
@@ -28,13 +28,16 @@ const PAGES: [(&str, &str); 31] = [
     ("metrics", include_str!("../../docs/reference/metrics.md")),
     ("node", include_str!("../../docs/concepts/node.md")),
     ("operations", include_str!("../../docs/guides/operations.md")),
+    ("overview", include_str!("../../docs/concepts/overview.md")),
     ("providers", include_str!("../../docs/design/providers.md")),
     ("reasons", include_str!("../../docs/reference/reasons.md")),
+    ("rolling-updates", include_str!("../../docs/guides/rolling-updates.md")),
     ("rules", include_str!("../../docs/design/rules.md")),
     ("stuck", include_str!("../../docs/troubleshooting/stuck.md")),
     ("testing", include_str!("../../docs/design/testing.md")),
     ("threats", include_str!("../../docs/design/threats.md")),
     ("user-data", include_str!("../../docs/reference/user-data.md")),
+    ("user-installed-hosts", include_str!("../../docs/guides/user-installed-hosts.md")),
 ];
 
 /// Reads the name of a page as messages have it: `stuck`, `stuck.md` or `docs/troubleshooting/stuck.md`.

@@ -361,7 +361,7 @@ fn the_controller_makes_and_writes_its_own_lease_and_none_of_another_name() {
     site.named(CONTROLLER, &["create", "-f", &site.file(&lease("default", "elsewhere"))]).unwrap();
 }
 
-/// docs/getting-started/install.md, "Taking it out again": without a controller no other program removes its finalizers.
+/// docs/getting-started/install.md, "Uninstall": without a controller no other program removes its finalizers.
 #[test]
 fn finalizers_of_a_missing_controller_can_be_removed_without_the_binding() {
     let mut kubernetes = Kubernetes::installed().unwrap();

@@ -41,8 +41,8 @@ const DEPLOYMENT: &str = "deploy/controller-deployment.yaml";
 /// The kind of what has to be there before anything can name it.
 pub(super) const DEFINITION: &str = "CustomResourceDefinition";
 
-/// Which comes first. What a program may not do is in force before it may do anything (docs/getting-started/install.md, "What pxed's credentials are
-/// worth"); what runs comes last.
+/// Which comes first. What a program may not do is in force before it may do anything (docs/getting-started/install.md, "Rights of pxed and
+/// of agents"); what runs comes last.
 const ORDER: [&str; 8] = [
     DEFINITION,
     "Namespace",

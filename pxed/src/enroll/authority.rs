@@ -120,7 +120,7 @@ impl Authority {
                 })?;
                 if let Some(end) = ends_soon(&pem, now) {
                     let path = certificate_path.display();
-                    tracing::warn!(%path, %end, "certificate authority expires, see docs/getting-started/install.md, \"What to know\"");
+                    tracing::warn!(%path, %end, "authority expires, see docs/getting-started/install.md, \"Limits\"");
                 }
                 Ok(Self { pem, created: created(&certificate_path), issuer })
             }

@@ -1,4 +1,4 @@
-//! Pure: how a rolling update stands, for `Progressing` and `Degraded` of its configuration (docs/concepts/controller.md, "Rolling updates").
+//! Pure: how a rolling update stands, for `Progressing` and `Degraded` of its configuration (docs/guides/rolling-updates.md).
 
 use bedplate_api::condition::MAX_MESSAGE;
 use bedplate_api::configuration::{MachineConfiguration, RollingUpdate, RolloutFailure};

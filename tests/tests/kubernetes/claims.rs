@@ -1,4 +1,4 @@
-//! Writers of a MachineClaim on a real API server with `deploy/claims-policy.yaml` (docs/guides/claims.md, "Who writes what").
+//! Writers of a MachineClaim on a real API server with `deploy/claims-policy.yaml` (docs/guides/claims.md, "Writers of a claim").
 
 use std::time::Duration;
 

@@ -71,7 +71,7 @@ impl Site {
         self.objects().merge(kind, name, patch).unwrap();
     }
 
-    /// Requests a retry of a Node's drain, as described in docs/guides/operations.md.
+    /// Requests a retry of a Node's drain, as described in docs/guides/rolling-updates.md.
     pub(crate) fn retry_drain(&self, node: &str) {
         self.merge(
             "node",
