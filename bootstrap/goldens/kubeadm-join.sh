@@ -13,17 +13,17 @@ say() {
 }
 
 fail() {
-    say "$1 failed with status $2; tried again in a moment"
+    say "$1 failed with status $2; retrying"
     exit 1
 }
 
-# A mark is on disk before what it says is relied on.
+# A mark is on disk before anything relies on it.
 mark() {
     printf "" >"$1" || fail "writing $1" $?
     sync "$1" "${1%/*}" || fail "syncing $1" $?
 }
 
-# run FIELD NUMBER COMMAND. The command is not said: it may hold what only root may read, and the log's end goes into status.
+# run FIELD NUMBER COMMAND. The command is not logged: it may have secrets, and the end of the log is in the status.
 run() {
     say "$1 $2"
     /bin/sh -c "$3" </dev/null || fail "$1 $2" $?
@@ -44,15 +44,15 @@ say "started at $(date -u +%Y-%m-%dT%H:%M:%SZ)"
 if [ ! -e "$joined" ]; then
     if [ -e "$attempt" ]; then
         say "an attempt failed; resetting its files"
-        # An empty directory instead of /etc/kubernetes/pki: certificates that the version brings would be gone for good.
+        # An empty directory instead of /etc/kubernetes/pki, because the reset would delete certificates of the version.
         mkdir -p /run/bedplate/no-certificates
         kubeadm reset --force --cri-socket unix:///run/containerd/containerd.sock --cert-dir /run/bedplate/no-certificates ||
             fail "kubeadm reset" $?
         rm -f /etc/kubernetes/pki/ca.crt
         rm -f "$attempt"
     elif [ -e "$etcd" ]; then
-        # A restored cluster, or one whose marker was removed: kubeadm would fail on it, and the reset after that would remove it.
-        say "$etcd was there before kubeadm: nothing is done. To keep that cluster: touch $joined; to start without it: remove $etcd"
+        # A restored cluster, or one whose mark was removed. kubeadm would fail on it, and the next reset would delete it.
+        say "$etcd existed before kubeadm ran; kubeadm is not started. To keep that cluster: touch $joined; to start without it: remove $etcd"
         exit 1
     fi
     run preKubeadmCommands 1 'modprobe br_netfilter'
@@ -62,7 +62,7 @@ exit 0'
     kubeadm join --config /run/bedplate/kubeadm.yaml </dev/null || fail "kubeadm join" $?
     mark "$joined"
 fi
-# What only the join needed. The attempt is over last, so that no reset can follow a success.
+# Credentials of the join. The mark of the attempt is removed last, so that no reset can follow a success.
 rm -f /run/bedplate/kubeconfig
 rm -f "$attempt"
 

@@ -11,9 +11,9 @@ use crate::release::Format;
 const OWNED: [(&str, &str); 8] = [
     ("node-labels", "use nodeLabels"),
     ("register-with-taints", "use taints"),
-    ("provider-id", "it is made of the Machine's name"),
-    ("hostname-override", "a Node is named like its Machine"),
-    ("container-runtime-endpoint", "the node image names its socket"),
+    ("provider-id", "the Machine's name is used"),
+    ("hostname-override", "a Node has the name of its Machine"),
+    ("container-runtime-endpoint", "the node image defines its socket"),
     ("config", "kubeadm writes it; use kubeletConfiguration"),
     ("kubeconfig", "kubeadm writes it"),
     ("bootstrap-kubeconfig", "kubeadm writes it"),
@@ -52,7 +52,7 @@ pub(crate) fn of_version(
         if argument.value.chars().any(|c| c.is_whitespace() || c.is_control() || "\"'\\".contains(c)) {
             mistakes.push(Mistake::InvalidField {
                 field: format!("the kubelet argument {}", argument.name),
-                expected: "must not contain spaces, quotes or backslashes: kubeadm cannot pass them on"
+                expected: "must not contain spaces, quotes or backslashes, which kubeadm cannot pass on"
                     .to_owned(),
             });
         }
@@ -70,7 +70,7 @@ fn read(value: &Value, path: &str, format: Format, mistakes: &mut Mistakes) -> V
         (Format::V1Beta3, Value::Object(fields)) => {
             let all: Option<Vec<Argument>> =
                 fields.iter().map(|(name, value)| Some(Argument::new(name, value.as_str()?))).collect();
-            all.unwrap_or_else(|| wrong("must have texts as values: put numbers and true or false in quotes"))
+            all.unwrap_or_else(|| wrong("must have strings as values; put numbers, true and false in quotes"))
         }
         (Format::V1Beta4, Value::Array(items)) => {
             let argument = |item: &Value| {
@@ -78,7 +78,7 @@ fn read(value: &Value, path: &str, format: Format, mistakes: &mut Mistakes) -> V
                 Some(Argument::new(name, value))
             };
             let all: Option<Vec<Argument>> = items.iter().map(argument).collect();
-            all.unwrap_or_else(|| wrong("must be a list of name and value, both texts"))
+            all.unwrap_or_else(|| wrong("must be a list of name and value, both strings"))
         }
         (Format::V1Beta3, _) => wrong("must be a map of names to values up to Kubernetes 1.30"),
         (Format::V1Beta4, _) => wrong("must be a list of name and value from Kubernetes 1.31 on"),

@@ -25,7 +25,7 @@ impl Bind {
     /// What is wrong with it, for a user.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if text.contains('\\') {
-            return Err("it holds a backslash".to_owned());
+            return Err("it has a backslash".to_owned());
         }
         let mut parts = text.split(':');
         let source = parts.next().unwrap_or_default();
@@ -48,7 +48,7 @@ impl Bind {
                 "norbind" => bind.recursive = Some(false),
                 // Identities are not mapped in a slot, see `PrivateUsers=no`.
                 other => {
-                    return Err(format!("{other:?} is none of the options ro, rw, rbind and norbind"));
+                    return Err(format!("{other:?} is not one of the options ro, rw, rbind and norbind"));
                 }
             }
         }
@@ -126,8 +126,8 @@ mod tests {
     #[test]
     fn a_bind_that_would_keep_nspawn_from_starting_is_refused_with_the_reason() {
         for (text, why) in [
-            ("/a:/b:readonly", "\"readonly\" is none of the options"),
-            ("/a:/b:idmap", "is none of the options"),
+            ("/a:/b:readonly", "\"readonly\" is not one of the options"),
+            ("/a:/b:idmap", "is not one of the options"),
             ("/a::ro", "\"\" is not an absolute path"),
             ("/a:b", "\"b\" is not an absolute path"),
             ("/a:/../b", "without `..`"),

@@ -274,7 +274,7 @@ fn secret_in(document: &Value, paths: &[&str]) -> Option<String> {
 }
 
 fn config_file(reader: &str, documents: &[Value]) -> File {
-    let comment = format!("Written by bedplate-agent for {reader}; what is changed here is lost.");
+    let comment = format!("Written by bedplate-agent for {reader}; changes are lost.");
     File { path: KUBEADM_CONFIG.to_owned(), mode: 0o600, content: yaml(&comment, documents) }
 }
 

@@ -86,10 +86,10 @@ fn is_hash(hash: &str) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HashCaError {
     /// The file contains no certificate.
-    #[error("the CA bundle holds no certificate in PEM")]
+    #[error("the CA bundle has no PEM certificate")]
     Empty,
     /// A block cannot be read.
-    #[error("certificate {number} of the CA bundle cannot be read: {why}")]
+    #[error("cannot read certificate {number} of the CA bundle: {why}")]
     Unreadable {
         /// Number of the certificate, from 1.
         number: usize,

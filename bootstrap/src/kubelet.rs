@@ -14,9 +14,9 @@ use crate::{File, PATCHES, makes_a_cluster};
 
 /// Fields that are not a version's to set, and what to do instead.
 const OWNED: [(&str, &str); 3] = [
-    ("providerID", "it is made of the Machine's name"),
+    ("providerID", "the Machine's name is used"),
     ("registerWithTaints", "use taints"),
-    ("containerRuntimeEndpoint", "the node image names its socket"),
+    ("containerRuntimeEndpoint", "the node image defines its socket"),
 ];
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
@@ -84,7 +84,7 @@ pub(crate) fn patches_directory(theirs: &Value, part: Part, mistakes: &mut Mista
 /// The patch as a file; kubeadm knows target and type by its name.
 pub(crate) fn patch_file(directory: &str, patch: &Value) -> File {
     let comment =
-        "What the version says of the kubelet, laid by kubeadm over the cluster's own configuration.";
+        "Kubelet settings of the version; kubeadm merges them into the cluster's configuration.";
     File {
         path: format!("{}/kubeletconfiguration50bedplate+merge.yaml", directory.trim_end_matches('/')),
         mode: 0o600,

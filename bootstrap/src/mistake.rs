@@ -18,13 +18,13 @@ impl fmt::Display for RenderKubeadmError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Mistake {
     /// The text is not a version of Kubernetes.
-    #[error("version {version:?} is not like v1.34.4")]
+    #[error("version {version:?} is not valid; write it like v1.34.4")]
     InvalidVersion {
         /// Text of the version.
         version: String,
     },
     /// kubeadm of this release does not read any rendered format.
-    #[error("Kubernetes {version} is too old: 1.22 is the oldest release that can be joined by kubeadm here")]
+    #[error("Kubernetes {version} is too old; 1.22 is the oldest supported release")]
     TooOld {
         /// Text of the version.
         version: String,
@@ -54,7 +54,7 @@ pub enum Mistake {
         version: String,
     },
     /// A field that kubeadm of this release does not know any more; it would be ignored.
-    #[error("{field} is gone since Kubernetes {since}: use {instead}")]
+    #[error("{field} was removed in Kubernetes {since}; use {instead}")]
     Gone {
         /// Path of the field.
         field: String,
@@ -64,7 +64,7 @@ pub enum Mistake {
         instead: &'static str,
     },
     /// A field that is not the version's to set, with another value.
-    #[error("{field} is {theirs}, but must be {ours} here: leave it out")]
+    #[error("{field} is {theirs}, but must be {ours}; omit it")]
     Owned {
         /// Path of the field.
         field: String,
@@ -82,16 +82,16 @@ pub enum Mistake {
         instead: &'static str,
     },
     /// Up to 1.30 an argument has one value.
-    #[error("the kubelet argument {name} is given twice, which kubeadm takes from Kubernetes 1.31 on only")]
+    #[error("the kubelet argument {name} is repeated, which needs Kubernetes 1.31 or newer")]
     RepeatedArgument {
         /// Without leading dashes.
         name: String,
     },
     /// A label that a kubelet must not give its own Node.
     #[error(
-        "nodeLabels: a kubelet may not set {label}: of kubernetes.io and k8s.io only labels below kubelet.kubernetes.io and \
-         node.kubernetes.io and the well-known ones for host name, zone, region, instance type, os and architecture; take \
-         another prefix, or label the Node by other means"
+        "nodeLabels: a kubelet may not set {label}; of kubernetes.io and k8s.io it may set only labels \
+         below kubelet.kubernetes.io and node.kubernetes.io and the well-known ones for host name, zone, \
+         region, instance type, os and architecture; use another prefix, or label the Node by other means"
     )]
     ForbiddenLabel {
         /// Key of the label.

@@ -39,30 +39,30 @@ pub enum Refusal {
     #[error("image.reference: {0}")]
     Reference(ParseReferenceError),
     /// Authorities that no registry's certificate can be verified by.
-    #[error(
-        "image.caBundle has no certificate in PEM form, or one that cannot be read: correct the MachineConfiguration"
-    )]
+    #[error("image.caBundle is not a list of valid PEM certificates; correct the MachineConfiguration")]
     Authorities,
     /// Values that kubeadm, the kubelet or the API server would refuse.
     #[error("kubernetes: {0}")]
     Kubernetes(RenderKubeadmError),
     /// A control plane that joins nothing, in a cluster.
     #[error(
-        "kubernetes: role is ControlPlane and there is no joinConfiguration, so that the node would make a cluster of its own, which each host \
-         of a cluster refuses; add a joinConfiguration, also an empty one, and the host joins this cluster (docs/concepts/node.md, \"The first \
-         control plane\")"
+        "kubernetes: role ControlPlane without a joinConfiguration would create a new cluster, which a \
+         host of a cluster refuses; add a joinConfiguration, also an empty one, to join this cluster \
+         (docs/concepts/node.md, \"The first control plane\")"
     )]
     MakesCluster,
     /// A kubeconfig of the join that is not in the template, in a cluster.
     #[error(
-        "kubernetes: joinConfiguration.discovery.file.kubeConfigPath is not a file of spec.template.files, so that no host can tell which \
-         cluster it joins; add the file, or leave discovery out and the host joins this cluster"
+        "kubernetes: joinConfiguration.discovery.file.kubeConfigPath is not a file of spec.template.files, \
+         so no host can verify which cluster it joins; add the file, or omit discovery to join this \
+         cluster"
     )]
     DiscoveryFile,
     /// No cluster to join, without one.
     #[error(
-        "kubernetes.joinConfiguration.discovery must be set without a cluster: the node has no other cluster to join; set file.kubeConfigPath \
-         to a file of spec.template.files, or set bootstrapToken (docs/concepts/node.md, \"Without a cluster\")"
+        "kubernetes.joinConfiguration.discovery must be set on a standalone host, which has no cluster of \
+         its own to join; set file.kubeConfigPath to a file of spec.template.files, or set bootstrapToken \
+         (docs/concepts/node.md, \"Without a cluster\")"
     )]
     NoDiscovery,
     /// A command that no shell can be given.
@@ -72,7 +72,7 @@ pub enum Refusal {
     #[error("sysctls: {0:?} is not the name of a kernel parameter")]
     Parameter(String),
     /// A value that would be more than one line, or another setting.
-    #[error("{field} holds {value:?}, which no unit file can hold: correct the MachineConfiguration")]
+    #[error("{field} has {value:?}, which is not valid in a unit file; correct the MachineConfiguration")]
     Text {
         /// Field of the template.
         field: &'static str,
@@ -80,7 +80,7 @@ pub enum Refusal {
         value: String,
     },
     /// A bind that systemd-nspawn does not take.
-    #[error("container.binds has {bind:?}, of which {why}: correct the MachineConfiguration")]
+    #[error("container.binds has {bind:?}, but {why}; correct the MachineConfiguration")]
     Bind {
         /// The bind.
         bind: String,
@@ -89,13 +89,11 @@ pub enum Refusal {
     },
     /// Not a quantity of bytes.
     #[error(
-        "container.memoryMax is {0:?}, which is not a quantity of bytes such as 8Gi: correct the MachineConfiguration"
+        "container.memoryMax {0:?} is not a quantity of bytes such as 8Gi; correct the MachineConfiguration"
     )]
     Memory(String),
     /// A control plane in a network in which others do not reach it.
-    #[error(
-        "container.network is {network}, and role ControlPlane cannot be had in it: {why}; leave container.network out"
-    )]
+    #[error("container.network {network} does not support role ControlPlane: {why}; omit container.network")]
     ControlPlane {
         /// Name of the network.
         network: &'static str,
@@ -103,7 +101,7 @@ pub enum Refusal {
         why: &'static str,
     },
     /// A content that is not what its encoding says.
-    #[error("files[{index}] ({path}): its content is not {encoding}: correct the MachineConfiguration")]
+    #[error("files[{index}] ({path}): the content is not {encoding}; correct the MachineConfiguration")]
     Encoding {
         /// Index in `files`.
         index: usize,
@@ -113,7 +111,7 @@ pub enum Refusal {
         encoding: &'static str,
     },
     /// A content that is too large after decoding.
-    #[error("files[{index}] ({path}): more than {MAX_FILE_BYTES} bytes: put it into the node image")]
+    #[error("files[{index}] ({path}): more than {MAX_FILE_BYTES} bytes; put the file into the node image")]
     Large {
         /// Index in `files`.
         index: usize,
@@ -122,8 +120,8 @@ pub enum Refusal {
     },
     /// A file that the node would not see.
     #[error(
-        "files[{index}] ({path}): {above} is mounted over the slot's root when it starts, so that the node would not see the file: \
-         correct the MachineConfiguration"
+        "files[{index}] ({path}): {above} is mounted over the slot's root and would hide the file; correct \
+         the MachineConfiguration"
     )]
     Hidden {
         /// Index in `files`.
@@ -247,11 +245,12 @@ fn check_network(template: &Template) -> Result<(), Refusal> {
     match network(template) {
         ContainerNetwork::Macvlan if is_control_plane => Err(Refusal::ControlPlane {
             network: "Macvlan",
-            why: "a host hears nothing of a macvlan of its own, so the agent would not reach this API server",
+            why: "a host cannot reach its own macvlan, so the agent would not reach the API server",
         }),
         ContainerNetwork::Veth if is_control_plane => Err(Refusal::ControlPlane {
             network: "Veth",
-            why: "only the host reaches an address behind the host, and an API server and etcd tell theirs to others",
+            why: "only the host reaches the node's address, which API server and etcd publish to other \
+                  hosts",
         }),
         ContainerNetwork::Host | ContainerNetwork::Veth | ContainerNetwork::Macvlan => Ok(()),
     }
@@ -430,8 +429,8 @@ mod tests {
                 "ControlPlane",
                 "container.network is Macvlan",
             ),
-            (encoded("base64", "!"), "Encoding", "files[0] (/a): its content is not base64"),
-            (encoded("gzip+base64", "aGVsbG8="), "Encoding", "files[0] (/a): its content is not gzip"),
+            (encoded("base64", "!"), "Encoding", "files[0] (/a): the content is not base64"),
+            (encoded("gzip+base64", "aGVsbG8="), "Encoding", "files[0] (/a): the content is not gzip"),
             (encoded("gzip+base64", &packed(9 << 20)), "Large", "files[0] (/a): more than"),
             (json!({ "files": file("/run/x") }), "Hidden", "files[0] (/run/x): /run is mounted over"),
             (

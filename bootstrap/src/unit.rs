@@ -120,24 +120,24 @@ fn unit() -> String {
 
 [Unit]
 Description=kubeadm makes a Node of this slot
-# Whichever container runtime the image has; those that it has not do not matter. The network is waited for only where
-# something brings it up: a slot on the host's network has it already.
+# Any container runtime that the image has; the others do not matter. network-online.target is reached immediately unless
+# a unit configures the network: a slot on the host's network has it already.
 After=network-online.target containerd.service crio.service cri-docker.service
-# The agent's health gate decides when it has taken too long, not a number of starts.
+# The agent's health gate limits the time, instead of a number of starts.
 StartLimitIntervalSec=0
 
 [Service]
-# Stays \"active (exited)\" after success, which is what the agent waits for; when the slot starts again, the script sees
+# Stays \"active (exited)\" after success, which the agent waits for. When the slot starts again, the script sees
 # that the node has joined and exits immediately.
 Type=oneshot
 RemainAfterExit=yes
-# Commands of a version expect it.
+# Commands of a version expect HOME.
 Environment=HOME=/root
 ExecStart=/bin/sh {SCRIPT}
 # An API server or a registry may be unavailable for a moment. The script resets the files of a failed attempt.
 Restart=on-failure
 RestartSec=5s
-# Pulling the images of a control plane takes its time; the health gate has the limit.
+# Pulling the images of a control plane takes long. The health gate limits the time.
 TimeoutStartSec=infinity
 
 [Install]
@@ -154,17 +154,17 @@ say() {
 }
 
 fail() {
-    say "$1 failed with status $2; tried again in a moment"
+    say "$1 failed with status $2; retrying"
     exit 1
 }
 
-# A mark is on disk before what it says is relied on.
+# A mark is on disk before anything relies on it.
 mark() {
     printf "" >"$1" || fail "writing $1" $?
     sync "$1" "${1%/*}" || fail "syncing $1" $?
 }
 
-# run FIELD NUMBER COMMAND. The command is not said: it may hold what only root may read, and the log's end goes into status.
+# run FIELD NUMBER COMMAND. The command is not logged: it may have secrets, and the end of the log is in the status.
 run() {
     say "$1 $2"
     /bin/sh -c "$3" </dev/null || fail "$1 $2" $?
@@ -206,21 +206,21 @@ say "started at $(date -u +%Y-%m-%dT%H:%M:%SZ)"
 if [ ! -e "$joined" ]; then
     if [ -e "$attempt" ]; then
         say "an attempt failed; resetting its files"
-        # An empty directory instead of /etc/kubernetes/pki: certificates that the version brings would be gone for good.
+        # An empty directory instead of /etc/kubernetes/pki, because the reset would delete certificates of the version.
         mkdir -p /run/bedplate/no-certificates
         kubeadm reset --force --cri-socket {socket} --cert-dir /run/bedplate/no-certificates ||
             fail "kubeadm reset" $?
 {leftovers}        rm -f "$attempt"
     elif [ -e "$etcd" ]; then
-        # A restored cluster, or one whose marker was removed: kubeadm would fail on it, and the reset after that would remove it.
-        say "$etcd was there before kubeadm: nothing is done. To keep that cluster: touch $joined; to start without it: remove $etcd"
+        # A restored cluster, or one whose mark was removed. kubeadm would fail on it, and the next reset would delete it.
+        say "$etcd existed before kubeadm ran; kubeadm is not started. To keep that cluster: touch $joined; to start without it: remove $etcd"
         exit 1
     fi
 {before}    mark "$attempt"
     {kubeadm} </dev/null || fail "{action}" $?
     mark "$joined"
 fi
-# What only the join needed. The attempt is over last, so that no reset can follow a success.
+# Credentials of the join. The mark of the attempt is removed last, so that no reset can follow a success.
 {credentials}rm -f "$attempt"
 
 if [ ! -e "$finished" ]; then

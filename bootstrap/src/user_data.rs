@@ -45,7 +45,7 @@ const REFUSED: [(&str, &str, &str); 4] = [
     ("disk_setup", NO_DEVICES, USE_STATE_DISK),
     ("fs_setup", NO_DEVICES, USE_STATE_DISK),
     ("mounts", NO_DEVICES, "use container.binds of the MachineConfiguration"),
-    ("ntp", "the clock is the host's", "configure time servers in the host image"),
+    ("ntp", "a node uses the clock of its host", "configure time servers in the host image"),
 ];
 const NO_DEVICES: &str = "a node has no block devices of its own";
 const USE_STATE_DISK: &str = "remove it; the node's root is on the state disk";

@@ -293,7 +293,7 @@ fn cluster_without_its_marker_is_not_reset_and_continues_with_it() {
         assert!(!slot.path("etc/kubernetes/.bedplate-attempt").exists(), "the next run would reset");
     }
     let last = slot.log().lines().last().unwrap().to_owned();
-    assert!(last.contains("nothing is done") && last.contains(".bedplate-joined"), "{last}");
+    assert!(last.contains("kubeadm is not started") && last.contains(".bedplate-joined"), "{last}");
     fs::write(slot.path("var/lib/kubelet/.bedplate-joined"), "").unwrap();
     assert_eq!(slot.run(0), Run::Succeeded, "{}", slot.log());
     assert_eq!(slot.events()[events.len()..], ["post"]);

@@ -57,7 +57,7 @@ pub(crate) async fn within<T>(
     answer: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
     let late = |_| Failure::Again {
-        problem: format!("too slow: no whole answer within {} s", limit.as_secs()),
+        problem: format!("too slow: no complete answer within {} s", limit.as_secs()),
         after: None,
     };
     tokio::time::timeout(limit, answer).await.map_err(late)?
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(begun.elapsed().as_secs(), LIMIT.as_secs());
         let endless = std::future::pending::<Result<(), Failure>>();
         let slow = within(LIMIT, endless).await.unwrap_err();
-        let problem = "too slow: no whole answer within 180 s".to_owned();
+        let problem = "too slow: no complete answer within 180 s".to_owned();
         assert_eq!(slow, Failure::Again { problem, after: None });
         assert_eq!(begun.elapsed().as_secs(), LIMIT.as_secs() * 2);
     }

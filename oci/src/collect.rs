@@ -66,7 +66,7 @@ impl Store {
                     collected.blobs += 1;
                     collected.bytes += size;
                 }
-                Err(error) => tracing::warn!(%digest, %error, "cannot remove a blob"),
+                Err(error) => tracing::warn!(%digest, %error, "failed to remove a blob"),
             }
         }
         self.collect_partials(now)?;
@@ -98,7 +98,7 @@ impl Store {
             }
             match Partial::remove_unused(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    tracing::warn!(path = %path.display(), %error, "cannot remove a partial file");
+                    tracing::warn!(path = %path.display(), %error, "failed to remove a partial file");
                 }
                 _ => {}
             }
@@ -116,7 +116,7 @@ impl Store {
             if (torn || gone)
                 && let Err(error) = fs::remove_file(&path)
             {
-                tracing::warn!(path = %path.display(), %error, "cannot remove a record");
+                tracing::warn!(path = %path.display(), %error, "failed to remove a record");
             }
         }
         Ok(())

@@ -59,7 +59,7 @@ pub(crate) async fn read(
         |problem| EnsureImageError::Credentials { image: name.to_owned(), path: path.to_owned(), problem };
     if !who.is_private() {
         let mode = who.mode & 0o7777;
-        return Err(refused(format!("its mode is {mode:04o}, and others can use it: chmod 0600")));
+        return Err(refused(format!("mode {mode:04o} permits access by other users; run chmod 0600")));
     }
     find(&bytes, registries, repository).map_err(refused)
 }
@@ -118,7 +118,7 @@ fn find(bytes: &[u8], registries: &[&str], repository: &str) -> Result<Credentia
     let config: DockerConfig = serde_json::from_slice(bytes).map_err(|error| {
         // serde_json quotes values, so only the position is reported.
         let (line, column) = (error.line(), error.column());
-        format!("it is not of the form {{\"auths\": {{...}}}} (line {line}, column {column})")
+        format!("the file does not have the form {{\"auths\": {{...}}}} (line {line}, column {column})")
     })?;
     let fitting = config.auths.iter().filter(|(key, _)| {
         let key = place(key);
@@ -129,8 +129,8 @@ fn find(bytes: &[u8], registries: &[&str], repository: &str) -> Result<Credentia
     });
     let Some((key, entry)) = fitting.max_by_key(|(key, _)| place(key).len()) else {
         let helpers = config.creds_store.is_some() || config.cred_helpers.is_some();
-        let hint = if helpers { "; it names helper programs, which are not run" } else { "" };
-        return Err(format!("it has no entry for {} in auths{hint}", registries.first().unwrap_or(&"")));
+        let hint = if helpers { "; credential helpers are not run" } else { "" };
+        return Err(format!("there is no entry for {} in auths{hint}", registries.first().unwrap_or(&"")));
     };
     let (username, password) = match (&entry.auth, &entry.username, &entry.password) {
         (Some(auth), _, _) if !auth.is_empty() => {
@@ -184,10 +184,7 @@ mod tests {
             assert_eq!(user(&text, &registries, repository).as_deref(), Ok(expected), "{registries:?}");
         }
         let missing = user(&text, &["r.example.evil"], "host").unwrap_err();
-        assert_eq!(
-            missing,
-            "it has no entry for r.example.evil in auths; it names helper programs, which are not run"
-        );
+        assert_eq!(missing, "there is no entry for r.example.evil in auths; credential helpers are not run");
     }
 
     #[test]

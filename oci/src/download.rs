@@ -87,7 +87,7 @@ impl Waits {
             let attempts = self.failed();
             return Err(EnsureImageError::Unreachable { image, what, attempts, problem });
         };
-        tracing::debug!(image = %name, %what, %problem, ?wait, "registry failed, trying again");
+        tracing::debug!(image = %name, %what, %problem, ?wait, "registry failed, retrying");
         tell(Progress::Retry { problem, wait });
         tokio::time::sleep(wait).await;
         Ok(())

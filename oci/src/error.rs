@@ -12,7 +12,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum EnsureImageError {
     /// A reference that is not one.
-    #[error("image {image}: not a reference ({problem}); write registry/repository@sha256:...")]
+    #[error("image {image}: not a valid reference ({problem}); write registry/repository@sha256:...")]
     InvalidReference {
         /// The source.
         image: String,
@@ -39,7 +39,7 @@ pub enum EnsureImageError {
         source: io::Error,
     },
     /// A file that does not hold the registry's credentials, or not safely.
-    #[error("image {image}: {path} cannot be used as credentials-file: {problem}")]
+    #[error("image {image}: {path} is not usable as credentials-file: {problem}")]
     Credentials {
         /// The source.
         image: String,
@@ -96,7 +96,8 @@ pub enum EnsureImageError {
     },
     /// Content with another digest.
     #[error(
-        "image {image}: {digest} was promised, but the content is {found}; nothing of it is kept, replace it at its source"
+        "image {image}: {digest} is expected, but the content is {found}; the content is discarded, \
+         replace it at its source"
     )]
     DigestMismatch {
         /// The source.
@@ -121,7 +122,7 @@ pub enum EnsureImageError {
         found: u64,
     },
     /// Content above the limits.
-    #[error("image {image}: {what} is larger than {limit} bytes, the most that is taken")]
+    #[error("image {image}: {what} is larger than the limit of {limit} bytes")]
     TooLarge {
         /// The source.
         image: String,
@@ -154,7 +155,7 @@ pub enum EnsureImageError {
         problem: String,
     },
     /// The HTTP client was not created.
-    #[error("image {image}: cannot make an HTTP client ({problem})")]
+    #[error("image {image}: cannot create an HTTP client ({problem})")]
     Client {
         /// The source.
         image: String,

@@ -52,7 +52,7 @@ pub(crate) async fn ensure(
     let image = store.image(&digest).ok_or_else(|| EnsureImageError::InvalidManifest {
         image: name.clone(),
         digest,
-        problem: "it changed while it was put into the store".to_owned(),
+        problem: "the files changed while they were stored".to_owned(),
     })?;
     // A file that changed while it was read is read again by the next call.
     if observe(&name, &paths)? == states {

@@ -213,16 +213,16 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Document, String> {
 /// The parts of a boot image's manifest; every size at most `largest` bytes.
 pub(crate) fn parts(manifest: &Manifest, largest: u64) -> Result<Parts, String> {
     if manifest.config.media_type != CONFIG_TYPE {
-        return Err(format!("its configuration is {}, not {CONFIG_TYPE}", manifest.config.media_type));
+        return Err(format!("its configuration has type {}, not {CONFIG_TYPE}", manifest.config.media_type));
     }
     let one = |media_type: &str| {
         let mut found = manifest.layers.iter().filter(|l| l.media_type == media_type);
         match (found.next(), found.next()) {
-            (Some(_), Some(_)) => Err(format!("it has several layers {media_type}")),
+            (Some(_), Some(_)) => Err(format!("it has several layers of type {media_type}")),
             (first, _) => Ok(first.map(Descriptor::blob)),
         }
     };
-    let need = |media_type: &str| one(media_type)?.ok_or(format!("it has no layer {media_type}"));
+    let need = |media_type: &str| one(media_type)?.ok_or(format!("it has no layer of type {media_type}"));
     let parts = Parts {
         config: manifest.config.blob(),
         kernel: need(KERNEL_TYPE)?,

@@ -200,7 +200,7 @@ impl Repository {
         };
         let offset = if response.status() == StatusCode::PARTIAL_CONTENT {
             range_start(&response).ok_or_else(|| Failure::Again {
-                problem: "206 without a Content-Range that can be read".to_owned(),
+                problem: "206 without a valid Content-Range".to_owned(),
                 after: None,
             })?
         } else {
@@ -234,16 +234,18 @@ impl Repository {
         let own = reqwest::Url::parse(&self.base).map(|url| url.origin());
         if own.as_ref().ok() != Some(&response.url().origin()) {
             let host = response.url().host_str().unwrap_or_default();
-            let problem = format!("401 of {host}, where the registry redirects to: it gets no credentials");
+            let problem = format!("401 of redirect target {host}, which gets no credentials");
             return Err(Failure::Refused { problem });
         }
         let header = response.headers().get(WWW_AUTHENTICATE).and_then(|h| h.to_str().ok());
         let refused = |problem: &str| Failure::Refused { problem: format!("401, {problem}") };
         match header.and_then(challenge::parse) {
-            None => Err(refused("without a challenge that we can meet")),
+            None => Err(refused("without a supported challenge")),
             Some(Challenge::Basic) => {
-                let credentials =
-                    self.credentials.as_ref().ok_or_else(|| refused("it wants user name and password"))?;
+                let credentials = self
+                    .credentials
+                    .as_ref()
+                    .ok_or_else(|| refused("user name and password are required"))?;
                 Ok(credentials.basic())
             }
             Some(Challenge::Bearer { realm, service, scope }) => {
@@ -266,7 +268,7 @@ impl Repository {
         let refused = |problem: String| Failure::Refused { problem };
         let mut url = reqwest::Url::parse(realm).map_err(|error| {
             let realm = if self.shows_errors { format!(" {realm:?}") } else { String::new() };
-            refused(format!("token place{realm}: {error}"))
+            refused(format!("token service{realm}: {error}"))
         })?;
         self.check_literal(url.as_str())?;
         let own_scope = format!("repository:{}:pull", self.repository);

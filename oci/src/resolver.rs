@@ -86,8 +86,8 @@ fn find(name: &str, configuration: &Configuration) -> io::Result<Vec<IpAddr>> {
         }
     }
     let why = match refused {
-        Some(candidate) => format!("{} cannot say whether there is {candidate}", listed(servers)),
-        None => "the name servers say that there is no such name".to_owned(),
+        Some(candidate) => format!("{} does not know whether {candidate} exists", listed(servers)),
+        None => "the name servers report that the name does not exist".to_owned(),
     };
     Err(not_resolved(name, &why))
 }
@@ -110,7 +110,7 @@ fn not_resolved(name: &str, why: &str) -> io::Error {
 }
 
 fn silent(servers: &[SocketAddr]) -> String {
-    format!("no answer of use from {}", listed(servers))
+    format!("no usable answer from {}", listed(servers))
 }
 
 fn listed(servers: &[SocketAddr]) -> String {

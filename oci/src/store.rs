@@ -145,7 +145,7 @@ impl Store {
         };
         if before.is_some_and(|before| before.digest == image.digest) {
             // Asked again and again: what is as it was is neither news nor a write.
-            tracing::debug!(image = %name, digest = %image.digest, "image is in the store as before");
+            tracing::debug!(image = %name, digest = %image.digest, "image is in the store, unchanged");
         } else {
             if !matches!(source, Source::Files { .. }) {
                 let record = Record { source: name.clone(), image: image.digest, files: Vec::new() };
@@ -381,7 +381,7 @@ impl Store {
         for digest in self.load(&image.digest).map(|(_, digests)| digests).unwrap_or_default() {
             let touched = fs::File::open(self.path(&digest)).and_then(|file| file.set_modified(now));
             if let Err(error) = touched {
-                tracing::debug!(%digest, %error, "cannot mark a blob as used");
+                tracing::debug!(%digest, %error, "failed to mark a blob as used");
             }
         }
     }

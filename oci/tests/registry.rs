@@ -314,7 +314,7 @@ async fn credentials_that_others_can_read_or_that_are_for_elsewhere_are_refused(
     fs::write(&path, text).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     let text = store.ensure(&source, &quiet).await.unwrap_err().to_string();
-    assert!(text.contains("it has no entry for 127.0.0.1:"), "{text}");
+    assert!(text.contains("there is no entry for 127.0.0.1:"), "{text}");
     fs::remove_file(&path).unwrap();
     let error = store.ensure(&source, &quiet).await.unwrap_err();
     assert!(matches!(error, EnsureImageError::ReadFile { .. }), "{error}");
@@ -336,7 +336,7 @@ async fn a_redirect_to_another_host_carries_no_credentials() {
         elsewhere.content().token = Some("phished".to_owned());
         let store = case.store();
         let error = store.ensure(&case.source_with(access.clone()), &quiet).await.unwrap_err();
-        assert!(error.to_string().contains("it gets no credentials"), "{error}");
+        assert!(error.to_string().contains("which gets no credentials"), "{error}");
         elsewhere.content().token = None;
         store.ensure(&case.source_with(access), &quiet).await.unwrap();
         assert!(case.whole());
@@ -548,11 +548,12 @@ async fn a_registry_that_drips_is_given_up_in_the_time_for_a_whole_answer() {
         case.registry.content().faults.push_back((fault.to_owned(), Fault::Drip));
         let error = resolve_tag(&reference, &plain(), None, &options).await.unwrap_err();
         assert!(matches!(error, EnsureImageError::Unreachable { .. }), "{error}");
-        assert!(error.to_string().contains("too slow: no whole answer within "), "{fault}: {error}");
+        assert!(error.to_string().contains("too slow: no complete answer within "), "{fault}: {error}");
         case.registry.content().token = None;
     }
     let store = Store::open_with(case.directory.path().join("store"), options).unwrap();
-    for (which, word) in [(manifest, "too slow: no whole answer"), (case.rootfs.to_string(), "too slow: ")] {
+    for (which, word) in [(manifest, "too slow: no complete answer"), (case.rootfs.to_string(), "too slow: ")]
+    {
         case.registry.content().faults.push_back((which.clone(), Fault::Drip));
         let error = store.ensure(&case.source(), &quiet).await.unwrap_err().to_string();
         assert!(error.contains(word) && error.contains(&which), "{error}");

@@ -294,7 +294,7 @@ fn outlasts_its_kubelets_directory(site: &Site, control: &Worker) {
     control.host.run("systemctl", &["start", "bedplate-agent.service"]).unwrap();
     let refused = || {
         let log = control.host.read(&format!("{STATE}/log/bedplate/kubeadm.log"))?;
-        Ok(log.contains("was there before kubeadm: nothing is done").then_some(()))
+        Ok(log.contains("existed before kubeadm ran; kubeadm is not started").then_some(()))
     };
     wait::until("kubeadm refuses to begin", LIMIT, refused).unwrap();
     // Kernel parameters of a host; these borrow them from a command before kubeadm, which is not run here.

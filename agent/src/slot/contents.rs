@@ -61,7 +61,8 @@ pub enum MakeContentsError {
     File(#[from] Refusal),
     /// A key that the Secret has not.
     #[error(
-        "files[{index}] ({path}): Secret {secret} has no key {key}: add it, or correct the MachineConfiguration"
+        "files[{index}] ({path}): Secret {secret} has no key {key}; add it, or correct the \
+         MachineConfiguration"
     )]
     Key {
         /// Which one.
@@ -262,11 +263,11 @@ mod tests {
         for (one, expected) in [
             (
                 json!({"path": "/a", "content": "!", "encoding": "base64"}),
-                "files[0] (/a): its content is not base64",
+                "files[0] (/a): the content is not base64",
             ),
             (
                 json!({"path": "/a", "content": "aGVsbG8=", "encoding": "gzip+base64"}),
-                "files[0] (/a): its content is not gzip",
+                "files[0] (/a): the content is not gzip",
             ),
             (json!({"path": "/a", "contentFrom": from}), "files[0] (/a): Secret ns/s has no key k"),
         ] {

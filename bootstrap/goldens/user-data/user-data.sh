@@ -24,7 +24,7 @@ mark() {
     sync "$1" "${1%/*}" || fail "syncing $1" $?
 }
 
-# As in cloud-init, a failure of bootcmd ends nothing.
+# As in cloud-init, a failure of bootcmd does not stop the run.
 run_boot() {
     [ -e "$boot" ] || return 0
     say "bootcmd"

@@ -76,7 +76,7 @@ pub enum MakeCertificateError {
     #[error("the validity is out of range")]
     Time,
     /// The certificate cannot be signed.
-    #[error("the certificate cannot be signed")]
+    #[error("failed to sign the certificate")]
     Sign,
 }
 

@@ -119,7 +119,7 @@ fn keys_that_a_slot_cannot_carry_out_are_refused_by_name() {
     assert_eq!(
         shown,
         [
-            "ntp: the clock is the host's; configure time servers in the host image",
+            "ntp: a node uses the clock of its host; configure time servers in the host image",
             "mounts: a node has no block devices of its own; use container.binds of the MachineConfiguration",
             "disk_setup: a node has no block devices of its own; remove it; the node's root is on the state disk",
             "fs_setup: a node has no block devices of its own; remove it; the node's root is on the state disk",

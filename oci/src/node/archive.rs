@@ -18,10 +18,10 @@ const MOST_EXTENSIONS: usize = 16;
 #[derive(Debug, Error)]
 pub enum ReadArchiveError {
     /// The bytes do not come.
-    #[error("its content does not come")]
+    #[error("reading the content failed")]
     Read(#[source] io::Error),
     /// The archive ends too early.
-    #[error("it ends in the middle of a member")]
+    #[error("the archive ends in the middle of a member")]
     Truncated,
     /// It is not a tar archive, or not of a supported form.
     #[error("after {at} bytes there is {problem}")]
@@ -32,7 +32,7 @@ pub enum ReadArchiveError {
         problem: &'static str,
     },
     /// A member is not taken.
-    #[error("{name:?} is not taken: {problem}")]
+    #[error("member {name:?} is rejected: {problem}")]
     Member {
         /// Name of the member.
         name: String,
@@ -240,7 +240,7 @@ impl<R: BufRead> Archive<R> {
     /// The content of a header that speaks of a member.
     fn extension(&mut self, size: u64, limit: u64) -> Result<Vec<u8>, ReadArchiveError> {
         if size > limit {
-            let problem = "a header that is larger than what is taken";
+            let problem = "a header that is larger than the limit";
             return Err(ReadArchiveError::Damaged { at: self.position, problem });
         }
         let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
@@ -287,7 +287,7 @@ impl<R: BufRead> Archive<R> {
         if kind == Kind::File {
             size = records.size.unwrap_or(header.size);
             if i64::try_from(size).is_err() {
-                return Err(refused("its size is beyond every file"));
+                return Err(refused("its size exceeds the largest file"));
             }
             self.left = size;
             self.pad();

@@ -60,13 +60,13 @@ impl LayerStore {
                     collected.layers += 1;
                     collected.bytes += bytes;
                 }
-                Some(Err(error)) => tracing::warn!(layer = %diff_id, %error, "cannot remove a layer"),
+                Some(Err(error)) => tracing::warn!(layer = %diff_id, %error, "failed to remove a layer"),
             }
         }
         drop(alone);
         for path in old {
             if let Err(error) = stage::remove_tree(&path) {
-                tracing::warn!(path = %path.display(), %error, "cannot remove a layer");
+                tracing::warn!(path = %path.display(), %error, "failed to remove a layer");
             }
         }
         Ok(collected)
@@ -98,7 +98,7 @@ impl LayerStore {
             match fs::remove_file(&path) {
                 Ok(()) => collected.images += 1,
                 Err(error) => {
-                    tracing::warn!(path = %path.display(), %error, "cannot forget an image");
+                    tracing::warn!(path = %path.display(), %error, "failed to remove the record of an image");
                     wanted.extend(record.into_iter().flat_map(|record| record.layers));
                 }
             }

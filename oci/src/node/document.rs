@@ -85,9 +85,9 @@ pub(crate) fn choose(
         (None, None) => format!("linux/{architecture}"),
     };
     let mut found = index.manifests.iter().filter(fits);
-    let Some(first) = found.next() else { return Err(format!("it names no image of {}", wanted())) };
+    let Some(first) = found.next() else { return Err(format!("it names no image for {}", wanted())) };
     if found.any(|other| other.digest != first.digest) {
-        return Err(format!("it names several images of {}: name one by its digest", wanted()));
+        return Err(format!("it names several images for {}; name one by its digest", wanted()));
     }
     Ok(first.clone())
 }
@@ -97,7 +97,10 @@ pub(crate) fn check(manifest: &Manifest, limits: &Limits) -> Result<(), String> 
     let config = &manifest.config;
     if !CONFIG_TYPES.contains(&config.media_type.as_str()) {
         let shown: String = config.media_type.chars().take(100).collect();
-        return Err(format!("its configuration is {shown:?}: it is not an image of a root file system"));
+        return Err(format!(
+            "its configuration has type {shown:?}, so it is not an image of a root file \
+                            system"
+        ));
     }
     if config.size > LARGEST_CONFIG {
         return Err(format!("its configuration has {} bytes, more than {LARGEST_CONFIG}", config.size));
@@ -107,7 +110,7 @@ pub(crate) fn check(manifest: &Manifest, limits: &Limits) -> Result<(), String> 
     }
     if manifest.layers.len() > limits.most_layers {
         let (has, most) = (manifest.layers.len(), limits.most_layers);
-        return Err(format!("it has {has} layers, more than {most}: build it with fewer"));
+        return Err(format!("it has {has} layers, more than {most}; build the image with fewer layers"));
     }
     let largest = limits.transfer.largest_blob;
     if let Some(layer) = manifest.layers.iter().find(|layer| layer.size > largest) {
@@ -149,7 +152,7 @@ pub(crate) fn config(bytes: &[u8], architecture: &str) -> Result<Config, String>
     let Document { architecture: found, os, config, rootfs } = document;
     if found != architecture || os != "linux" {
         let shown: String = format!("{os}/{found}").chars().take(60).collect();
-        return Err(format!("it is for {shown}, and this machine is linux/{architecture}"));
+        return Err(format!("it is for {shown}, but this machine is linux/{architecture}"));
     }
     let labels = config.and_then(|config| config.labels).unwrap_or_default();
     Ok(Config { architecture: found, labels, diff_ids: rootfs.diff_ids })
@@ -159,13 +162,16 @@ pub(crate) fn config(bytes: &[u8], architecture: &str) -> Result<Config, String>
 pub(crate) fn layers(manifest: &Manifest, config: &Config, limits: &Limits) -> Result<Vec<Layer>, String> {
     let (layers, ids) = (&manifest.layers, &config.diff_ids);
     if layers.len() != ids.len() {
-        return Err(format!("it has {} layers, but {} diff ids", layers.len(), ids.len()));
+        return Err(format!("it has {} layers, but {} diff IDs", layers.len(), ids.len()));
     }
     let mut found: Vec<Layer> = Vec::new();
     for (descriptor, diff_id) in layers.iter().zip(ids) {
         let compression = compression(descriptor)?;
         if compression == Compression::None && descriptor.digest != *diff_id {
-            return Err(format!("layer {} is not compressed, but its diff id is another", descriptor.digest));
+            return Err(format!(
+                "layer {} is not compressed, but its diff ID differs from its digest",
+                descriptor.digest
+            ));
         }
         let said = descriptor.annotations.as_ref().and_then(|a| a.get(UNPACKED_BYTES)?.parse().ok());
         let growth = if compression == Compression::None { 1 } else { limits.growth };

@@ -187,11 +187,11 @@ impl<'a> Run<'a> {
             if self.fetch(layer, retry, &held).await? == Fetched::Spoiled {
                 // Bytes of several answers that do not fit together; those of one answer are the source's own.
                 self.advance(layer.blob.size, 0);
-                let problem = "its parts did not fit together".to_owned();
+                let problem = "the parts of several answers did not match".to_owned();
                 retry(TransferProgress::Retry { problem, wait: std::time::Duration::ZERO });
                 if self.fetch(layer, retry, &held).await? == Fetched::Spoiled {
                     let (image, what) = (self.name.to_owned(), format!("blob {}", layer.blob.digest));
-                    let problem = "its parts do not fit together".to_owned();
+                    let problem = "the parts of several answers do not match".to_owned();
                     return Err(EnsureNodeImageError::Unreachable { image, what, attempts: 2, problem });
                 }
             }

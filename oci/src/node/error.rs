@@ -28,7 +28,8 @@ pub enum EnsureNodeImageError {
     Source(#[from] EnsureImageError),
     /// The registry did not answer, several times.
     #[error(
-        "node image {image}: the registry did not deliver {what} after {attempts} tries ({problem}); whole layers are kept, check network, DNS and registry"
+        "node image {image}: the registry did not deliver {what} after {attempts} tries ({problem}); \
+         complete layers are kept, check network, DNS and registry"
     )]
     Unreachable {
         /// The reference.
@@ -41,7 +42,7 @@ pub enum EnsureNodeImageError {
         problem: String,
     },
     /// A manifest, index or configuration that is not a node image for this machine.
-    #[error("node image {image}: {digest} cannot be taken: {problem}")]
+    #[error("node image {image}: {digest} is rejected: {problem}")]
     InvalidImage {
         /// The reference.
         image: String,
@@ -63,7 +64,8 @@ pub enum EnsureNodeImageError {
     },
     /// Insufficient space for the image.
     #[error(
-        "node image {image}: no room in {path}: about {needed} bytes are needed and {free} are free; give the machine a (larger) state disk or memory, or remove what else lies there"
+        "node image {image}: no space in {path}: about {needed} bytes are needed and {free} are free; add \
+         a (larger) state disk or memory, or remove other files"
     )]
     NoRoom {
         /// The reference.
@@ -135,7 +137,7 @@ pub enum UnpackLayerError {
         source: io::Error,
     },
     /// A limit was exceeded.
-    #[error("it has more than {limit} {what}, the most that is taken")]
+    #[error("it has more than {limit} {what}, which is the limit")]
     TooMuch {
         /// Resource whose limit was exceeded.
         what: &'static str,
@@ -143,13 +145,13 @@ pub enum UnpackLayerError {
         limit: u64,
     },
     /// The room went out while it was unpacked.
-    #[error("no room is left in the layer store ({free} bytes free); nothing of it is kept")]
+    #[error("no space is left in the layer store ({free} bytes free); the layer is discarded")]
     NoRoom {
         /// Free bytes.
         free: u64,
     },
     /// The uncompressed layer does not match the configuration.
-    #[error("its content is {found}, but the image's configuration promises {expected}")]
+    #[error("its content is {found}, but the image's configuration names {expected}")]
     DiffIdMismatch {
         /// The promise (diff id).
         expected: Digest,
@@ -157,7 +159,7 @@ pub enum UnpackLayerError {
         found: Digest,
     },
     /// The transfer ended before the whole was there.
-    #[error("its transfer ended")]
+    #[error("the transfer ended")]
     Transfer,
     /// A thread failed.
     #[error("the thread that unpacks it failed")]

@@ -30,17 +30,18 @@ use crate::store::digest_of;
 /// Reason for which complete layers do not make an image.
 #[derive(Debug, Error)]
 pub(crate) enum AssembleImageError {
-    #[error("layer {0} is not there any more")]
+    #[error("layer {0} was removed")]
     Missing(Digest),
     #[error(
-        "layer {layer} has files below {path}, which is a link in a lower layer; name them by the path where the link leads to"
+        "layer {layer} has files below {path}, which is a link in a lower layer; name the files by the \
+         target of the link"
     )]
     ThroughLink { layer: Digest, path: String },
     #[error("cannot read layer {0}")]
     Read(Digest, #[source] io::Error),
-    #[error("cannot make the layer of directories")]
+    #[error("cannot create the layer of directories")]
     Unpack(#[from] UnpackLayerError),
-    #[error("cannot make the layer of directories")]
+    #[error("cannot create the layer of directories")]
     Write(#[source] io::Error),
 }
 

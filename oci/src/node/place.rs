@@ -167,7 +167,8 @@ impl Place {
         };
         let (root, found) =
             read(&self.root.fd).and_then(|root| Ok((root, read(fd)?))).map_err(failed(path, "follow it"))?;
-        let inside = found.strip_prefix(&root).map_err(|_| refused(path, "it leads out of the layer"))?;
+        let inside =
+            found.strip_prefix(&root).map_err(|_| refused(path, "the path leads out of the layer"))?;
         Ok(inside.to_owned())
     }
 
@@ -181,7 +182,7 @@ impl Place {
         };
         let above = self.directory(above)?;
         self.make_directory(&above, name, None)?;
-        self.find(path)?.ok_or_else(|| refused(path, "it leads through a link to nowhere in this layer"))
+        self.find(path)?.ok_or_else(|| refused(path, "the path leads through a dangling link of this layer"))
     }
 
     /// Makes a directory, or takes the one that is there; implied unless it comes with attributes.
@@ -203,7 +204,7 @@ impl Place {
                 let stat = stat.map_err(failed(&path, "read its attributes"))?;
                 let is_there = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
                 if implied && !is_there && !is_whiteout(&stat) {
-                    return Err(refused(&path, "it is not a directory, and a member below it follows"));
+                    return Err(refused(&path, "it is not a directory, but a later member is below it"));
                 }
                 if !is_there {
                     self.remove(above, name)?;
@@ -294,7 +295,7 @@ impl Place {
         let mut implied = Vec::new();
         for (path, remembered) in std::mem::take(&mut self.directories).into_iter().rev() {
             let directory =
-                self.find(&path)?.ok_or_else(|| refused(&path, "it was there and is there no more"))?;
+                self.find(&path)?.ok_or_else(|| refused(&path, "the directory has disappeared"))?;
             set_attributes(&directory.fd, &path, &remembered.attributes)?;
             if remembered.implied {
                 implied.push(path);
@@ -354,7 +355,7 @@ pub(crate) fn set_attributes(
 ) -> Result<(), UnpackLayerError> {
     let (uid, gid) = owner(attributes);
     if (attributes.uid, attributes.gid) != *OWN {
-        rustix::fs::fchown(&fd, uid, gid).map_err(failed(path, "give it to its owner (needs root)"))?;
+        rustix::fs::fchown(&fd, uid, gid).map_err(failed(path, "set its owner (needs root)"))?;
     }
     rustix::fs::fchmod(&fd, Mode::from_raw_mode(attributes.mode)).map_err(failed(path, "set its mode"))?;
     for (name, value) in &attributes.xattrs {

@@ -105,7 +105,7 @@ impl Drop for Staging {
         if !self.named
             && let Err(error) = remove_tree(&self.path)
         {
-            tracing::warn!(path = %self.path.display(), %error, "cannot remove what is left of a layer");
+            tracing::warn!(path = %self.path.display(), %error, "failed to remove the rest of a layer");
         }
     }
 }
@@ -157,7 +157,7 @@ pub(crate) fn receive(
     let into = staging.open().map_err(failed("open a directory in it"))?;
     let unpacked = stream::receive(pieces, layer.compression, layer.diff_id, into, bounds, largest)?;
     let record = record(unpacked)?;
-    staging.name(layers, &layer.diff_id, &record).map_err(failed("make a layer durable in it"))
+    staging.name(layers, &layer.diff_id, &record).map_err(failed("sync a layer in it"))
 }
 
 fn record(unpacked: Unpacked) -> Result<LayerRecord, UnpackLayerError> {

@@ -156,9 +156,10 @@ impl LayerStore {
                 continue;
             };
             match removed {
-                Ok(()) => tracing::info!(path = %entry.path().display(), "removed what was not whole"),
+                Ok(()) => tracing::info!(path = %entry.path().display(), "incomplete data removed"),
                 Err(error) => {
-                    tracing::warn!(path = %entry.path().display(), %error, "cannot remove what is not whole");
+                    tracing::warn!(path = %entry.path().display(), %error, "failed to remove incomplete \
+                         data");
                 }
             }
         }
@@ -214,7 +215,7 @@ impl LayerStore {
             record.layers.iter().try_for_each(|layer| stage::touch(self.layers(), layer, now))
         });
         if let Err(error) = touched {
-            tracing::debug!(%digest, %error, "cannot mark an image as used");
+            tracing::debug!(%digest, %error, "failed to mark an image as used");
         }
     }
 }

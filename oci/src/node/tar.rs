@@ -116,8 +116,8 @@ fn flag(byte: u8, name: &[u8]) -> Result<Flag, &'static str> {
         b'K' => return Ok(Flag::LongLink),
         b'x' => return Ok(Flag::Pax),
         b'g' => return Ok(Flag::GlobalPax),
-        b'S' => return Err("a sparse file: make the layer without tar's --sparse"),
-        _ => return Err("a member of a kind that is not known"),
+        b'S' => return Err("a sparse file; create the layer without --sparse of tar"),
+        _ => return Err("a member of an unknown kind"),
     }))
 }
 
@@ -194,7 +194,7 @@ impl Records {
     fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), &'static str> {
         let whole = |what| decimal(value).ok_or(what);
         if key.starts_with(b"GNU.sparse.") {
-            return Err("a sparse file: make the layer without tar's --sparse");
+            return Err("a sparse file; create the layer without --sparse of tar");
         }
         if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
             if name.is_empty() || name.len() > LONGEST_NAME || name.contains(&0) {
@@ -265,7 +265,7 @@ pub(crate) fn clean(name: &[u8]) -> Result<PathBuf, &'static str> {
     for part in name.split(|byte| *byte == b'/') {
         match part {
             b"" | b"." => {}
-            b".." => return Err("its name has .. in it"),
+            b".." => return Err("its name has a `..` component"),
             part if part.len() > LONGEST_NAME => return Err("a part of its name is longer than 255 bytes"),
             part => path.push(OsStr::from_bytes(part)),
         }

@@ -106,7 +106,7 @@ impl Unpacker {
             return self.root(member);
         };
         if above.iter().any(|part| part.as_bytes().starts_with(WHITEOUT)) {
-            return Err(refused(path, "names that begin with .wh. are for whiteouts"));
+            return Err(refused(path, "names that start with .wh. are reserved for whiteouts"));
         }
         let above = self.place.directory(above)?;
         if name.as_bytes().starts_with(WHITEOUT) {
@@ -154,7 +154,7 @@ impl Unpacker {
         }
         let hidden = name.as_bytes().get(WHITEOUT.len()..).unwrap_or_default();
         if hidden.starts_with(WHITEOUT) || matches!(hidden, b"" | b"." | b"..") {
-            return Err(refused(&member.path, "a whiteout of no name"));
+            return Err(refused(&member.path, "a whiteout without a name"));
         }
         let hidden = OsStr::from_bytes(hidden);
         self.place.remember_removed(above.path.join(hidden))?;
@@ -203,7 +203,7 @@ impl Unpacker {
     fn hard_link(&mut self, above: &Directory, name: &OsStr, link: &[u8]) -> Result<(), UnpackLayerError> {
         let path = above.path.join(name);
         let target = clean(link).map_err(|problem| refused(&path, format!("a hard link: {problem}")))?;
-        let missing = || refused(&path, "a hard link to what this layer does not have before it");
+        let missing = || refused(&path, "a hard link whose target is not earlier in this layer");
         let (Some(target_above), Some(target_name)) = (target.parent(), target.file_name()) else {
             return Err(refused(&path, "a hard link to a directory"));
         };
@@ -237,7 +237,7 @@ impl Unpacker {
         let (major, minor) = member.device;
         let kind = match member.kind {
             Kind::CharacterDevice if (major, minor) == (0, 0) => {
-                return Err(refused(&member.path, "a device 0:0, which overlayfs takes for a whiteout"));
+                return Err(refused(&member.path, "a device 0:0, which overlayfs treats as a whiteout"));
             }
             Kind::CharacterDevice => FileType::CharacterDevice,
             Kind::BlockDevice => FileType::BlockDevice,
@@ -275,7 +275,7 @@ impl Unpacker {
             return Ok(());
         }
         self.unlooked = 0;
-        let free = self.free().map_err(failed(Path::new(""), "see what room there is"))?;
+        let free = self.free().map_err(failed(Path::new(""), "read the free space"))?;
         if free < self.bounds.reserve { Err(UnpackLayerError::NoRoom { free }) } else { Ok(()) }
     }
 
@@ -294,7 +294,7 @@ fn describe(
     let path = above.path.join(name);
     let (uid, gid) = place::owner(attributes);
     rustix::fs::chownat(&above.fd, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
-        .map_err(failed(&path, "give it to its owner (needs root)"))?;
+        .map_err(failed(&path, "set its owner (needs root)"))?;
     if !is_link {
         // Follows links, but this entry is not a link: no other process writes here.
         rustix::fs::chmodat(&above.fd, name, Mode::from_raw_mode(attributes.mode), AtFlags::empty())
@@ -314,7 +314,7 @@ fn attributes(member: &Member) -> Result<Attributes, UnpackLayerError> {
     let mut xattrs = Vec::new();
     for (name, value) in &member.xattrs {
         if name.starts_with(b"trusted.overlay.") || name.starts_with(b"user.overlay.") {
-            return Err(refused(&member.path, "an attribute by which overlayfs is steered"));
+            return Err(refused(&member.path, "an attribute that controls overlayfs"));
         }
         // Labels of other security modules are those of the machine that the image was built on.
         let kept: &[Kind] = match name.as_slice() {

@@ -246,10 +246,13 @@ mod tests {
         // A broken server denies the name for the other address family.
         assert_eq!(find("api", &configuration(vec![knows])).unwrap(), [v4]);
         let error = find("else", &configuration(vec![knows])).unwrap_err().to_string();
-        assert_eq!(error, "the name else was not resolved: the name servers say that there is no such name");
+        assert_eq!(
+            error,
+            "the name else was not resolved: the name servers report that the name does not exist"
+        );
         let away = server("127.0.0.1", |_, _| None);
         let error = find("api", &configuration(vec![away])).unwrap_err().to_string();
-        assert_eq!(error, "the name api was not resolved: no answer of use from 127.0.0.1");
+        assert_eq!(error, "the name api was not resolved: no usable answer from 127.0.0.1");
     }
 
     #[test]
@@ -331,10 +334,10 @@ mod tests {
         configuration.search = search.map(str::to_owned).to_vec();
         assert_eq!(find("api", &configuration).unwrap(), [v4]);
         let error = find("else", &configuration).unwrap_err().to_string();
-        assert!(error.ends_with("the name servers say that there is no such name"), "{error}");
+        assert!(error.ends_with("the name servers report that the name does not exist"), "{error}");
         configuration.search.pop();
         let error = find("api", &configuration).unwrap_err().to_string();
-        let why = "127.0.0.1 cannot say whether there is api.corp.example";
+        let why = "127.0.0.1 does not know whether api.corp.example exists";
         assert_eq!(error, format!("the name api was not resolved: {why}"));
     }
 }
