@@ -162,7 +162,7 @@ fn serve_metrics(tasks: &Tasks, path: &Path, liveness: Liveness, shutdown: Cance
             let serving = health::serve(listener, Arc::new(liveness), registry, pulse, shutdown);
             tasks.spawn("metrics", serving);
         }
-        Err(error) => tracing::warn!(error = chain(&error), "no metrics are served"),
+        Err(error) => tracing::warn!(error = chain(&error), "failed to serve metrics"),
     }
 }
 
@@ -176,7 +176,10 @@ fn enroll_host(places: &Places, wanted: &Wanted) -> Result<(), Failure> {
 
 fn rekey(places: &Places) -> Result<(), Failure> {
     Identity::make_next(&places.state).map_err(Failure::failed)?;
-    print(b"a new key is made; boot this host again, or run `bedplate-agent enroll` with a new token, to replace the old one\n")
+    print(
+        b"new key created; reboot this host or run `bedplate-agent enroll` with a new token to replace \
+            the current key\n",
+    )
 }
 
 fn status(places: &Places, output: Output) -> Result<(), Failure> {
@@ -199,7 +202,7 @@ fn status(places: &Places, output: Output) -> Result<(), Failure> {
 fn node_plan(places: &Places, output: Output) -> Result<(), Failure> {
     let node = NodeStanding::read(&places.run)?;
     let node = node.ok_or_else(|| {
-        Failure::failed("no node was planned in this boot: the host is not enrolled in a cluster")
+        Failure::failed("the agent planned no node in this boot because the host is not enrolled")
     })?;
     match output {
         Output::Json => print_json(&node),

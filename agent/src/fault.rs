@@ -15,15 +15,16 @@ use bedplate_process::exit::chain;
 const FAULTS: [(&[&str], &str); 7] = [
     (
         &["certificate not valid yet", "certificate has expired or is not yet valid", "notvalidyet"],
-        "a clock is wrong, or a certificate has ended: compare `date -u` of this host and of the server",
+        "a clock is wrong or a certificate is out of date; compare `date -u` on this host and on the server",
     ),
     (
         &["received fatal alert: certificateexpired", "received fatal alert: the certificate has expired"],
-        "the server says that this host's certificate has ended, or one of the clocks is wrong: compare `date -u` of both, then boot this host again",
+        "the server reports that this host's certificate is out of date, or a clock is wrong; compare \
+         `date -u` on both, then reboot this host",
     ),
     (
         &["certificate expired", "certificate has expired"],
-        "the server's certificate has ended, or this host's clock is ahead: compare `date -u` of both",
+        "the server's certificate is out of date, or this host's clock is ahead; compare `date -u` on both",
     ),
     (
         &[
@@ -34,19 +35,20 @@ const FAULTS: [(&[&str], &str); 7] = [
             "server misbehaving",
             "failed to lookup address",
         ],
-        "a name is not resolved: check the name servers in /etc/resolv.conf of the host",
+        "a host name was not resolved; check the name servers in /etc/resolv.conf of this host",
     ),
     (
         &["no space left on device", "disk quota exceeded"],
-        "no room is left: give the machine a (larger) state disk or memory, or remove what else lies there",
+        "no space is left; add a (larger) state disk or memory, or remove other files",
     ),
     (
         &["oom-kill", "oom killer", "out of memory", "cannot allocate memory"],
-        "memory is too small: raise container.memoryMax, or give the machine more memory or a state disk",
+        "memory is too small; raise container.memoryMax, or add memory or a state disk to the machine",
     ),
     (
         &["status 401"],
-        "the server rejects this host's certificate: it has expired or is another cluster's; boot this host again to re-enroll it",
+        "the server rejects this host's certificate because it is out of date or belongs to another \
+         cluster; reboot this host to re-enroll it",
     ),
 ];
 
@@ -99,12 +101,12 @@ mod tests {
                 "invalid peer certificate: certificate expired: verification time 5",
                 "this host's clock is ahead",
             ),
-            ("received fatal alert: CertificateExpired", "this host's certificate has ended"),
+            ("received fatal alert: CertificateExpired", "this host's certificate is out of date"),
             (
                 "Get \"https://k8s.example:6443\": dial tcp: lookup k8s.example: no such host",
                 "/etc/resolv.conf",
             ),
-            ("cannot write /x: No space left on device (os error 28)", "no room is left"),
+            ("cannot write /x: No space left on device (os error 28)", "no space is left"),
             ("kubelet.service: Failed with result 'oom-kill'.", "memory is too small"),
             ("the list was refused with status 401: Unauthorized (Unauthorized)", "re-enroll it"),
         ] {
@@ -171,8 +173,11 @@ mod tests {
     #[tokio::test]
     async fn certificate_out_of_its_time_is_explained_by_a_wrong_clock() {
         let early = asked(2080, 2090).await;
-        assert!(early.ends_with("compare `date -u` of this host and of the server"), "{early}");
+        assert!(early.ends_with("compare `date -u` on this host and on the server"), "{early}");
         let late = asked(2010, 2020).await;
-        assert!(late.contains("the server's certificate has ended, or this host's clock is ahead"), "{late}");
+        assert!(
+            late.contains("the server's certificate is out of date, or this host's clock is ahead"),
+            "{late}"
+        );
     }
 }

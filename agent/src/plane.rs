@@ -222,8 +222,8 @@ impl Seen {
         };
         let machine = match &self.machine {
             Some(_) if self.ours => "",
-            Some(_) => ", the Machine is another one or knows another certificate",
-            None if self.api == Api::Live => ", there is no such Machine",
+            Some(_) => ", the Machine was replaced or has another certificate",
+            None if self.api == Api::Live => ", Machine not found",
             None => "",
         };
         let node = match self.node {
@@ -235,7 +235,7 @@ impl Seen {
         let trouble: String = self
             .trouble
             .iter()
-            .map(|(watched, why)| format!("; {} cannot be watched: {why}", watched.name()))
+            .map(|(watched, why)| format!("; watch of {} failed: {why}", watched.name()))
             .collect();
         format!("{api}{machine}; Node {node}; version {}{trouble}", version.unwrap_or("none"))
     }

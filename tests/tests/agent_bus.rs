@@ -118,7 +118,7 @@ async fn a_unit_that_does_not_exist_is_a_state_and_an_error_with_its_remedy() ->
     let error = manager.start(&absent, LONG).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "start of absent-1.service: there is no unit absent-1.service: its file is missing, or systemd has not read it yet (daemon-reload)"
+        "start of absent-1.service: unit absent-1.service not found; its file is missing, or systemd needs `systemctl daemon-reload`"
     );
     assert!(!error.is_transient());
     assert_eq!(manager.stop(&absent, LONG).await?, JobResult::Done);

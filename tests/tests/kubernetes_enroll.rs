@@ -331,7 +331,7 @@ fn copied_key_is_worthless_after_a_rekey(rack: &Rack, rig: &mut Rig<'_>) {
     let kubeconfig = kubeconfig.replace(&own.display().to_string(), &stolen.display().to_string());
     std::fs::write(thief.path("state/kubeconfig"), kubeconfig).unwrap();
     let said = rig.host.agent(&["rekey"]);
-    assert!(said.contains("a new key is made"), "{said}");
+    assert!(said.contains("new key created"), "{said}");
     rig.enrolls_by_a_token("desk-1");
     rig.until_machine("desk-1", "another key", |machine| {
         key_of(machine) != key_of(&copied) && is_true(machine, "Enrolled")
@@ -429,7 +429,7 @@ fn trust_6_new_key_waits_for_a_permission_or_an_announced_end() {
     let (second, second_agent) = another_host(&rack, "second", 2);
     rig.until_machine(MACHINE, "the refusal", |machine| is_refused(machine, "10.7.0.92"));
     rig.until_warned("HeardElsewhere");
-    rig.until("word of the wait", |_| second_agent.said().contains("pxed says: host at 10.7.0.92"));
+    rig.until("word of the wait", |_| second_agent.said().contains("pxed reports: host at 10.7.0.92"));
     assert_eq!(key_of(&rig.machine()), first);
 
     rig.permit(&rack);

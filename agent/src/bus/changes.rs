@@ -102,7 +102,7 @@ struct EndGuard(Teller);
 
 impl Drop for EndGuard {
     fn drop(&mut self) {
-        let source = io::Error::other("the task that gathers signals has ended");
+        let source = io::Error::other("the signal task has stopped");
         self.0.end(BusError::Unexpected { act: ACT.to_owned(), source: source.into() });
     }
 }

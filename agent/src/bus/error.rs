@@ -23,7 +23,8 @@ pub enum BusError {
     },
     /// The agent may not look into the root of a container.
     #[error(
-        "{act}: no access to {}: the agent needs CAP_SYS_PTRACE for /proc/<leader>/root, and a unit without ProtectProc", path.display()
+        "{act}: permission denied for {}; the agent needs CAP_SYS_PTRACE for /proc/<leader>/root, and a \
+         unit without ProtectProc=", path.display()
     )]
     NoAccess {
         /// Requested act.
@@ -35,7 +36,7 @@ pub enum BusError {
         source: std::io::Error,
     },
     /// The leader's process is gone, or its number belongs to another process by now.
-    #[error("{act}: process {leader} is not the first one of a container: it has ended meanwhile")]
+    #[error("{act}: process {leader} is no longer the first process of a container")]
     NotALeader {
         /// Requested act.
         act: String,
@@ -43,7 +44,7 @@ pub enum BusError {
         leader: u32,
     },
     /// The reply timed out.
-    #[error("{act}: not answered within {} s: the service or D-Bus hangs; see `systemctl list-jobs` there", limit.as_secs())]
+    #[error("{act}: no answer within {} s; the service or D-Bus hangs, see `systemctl list-jobs` there", limit.as_secs())]
     NoAnswer {
         /// Requested act.
         act: String,
@@ -51,7 +52,8 @@ pub enum BusError {
         limit: Duration,
     },
     /// A job was accepted and does not end. It stays queued: asking again waits for the same job.
-    #[error("{act}: the job has not ended within {} s; see `systemctl list-jobs` and `systemctl status {unit}` there", limit.as_secs())]
+    #[error("{act}: the job has not finished within {} s; see `systemctl list-jobs` and `systemctl status \
+             {unit}` there", limit.as_secs())]
     JobHangs {
         /// Requested act.
         act: String,
@@ -61,9 +63,7 @@ pub enum BusError {
         limit: Duration,
     },
     /// systemd has no such unit.
-    #[error(
-        "{act}: there is no unit {unit}: its file is missing, or systemd has not read it yet (daemon-reload)"
-    )]
+    #[error("{act}: unit {unit} not found; its file is missing, or systemd needs `systemctl daemon-reload`")]
     NoUnit {
         /// Requested act.
         act: String,
@@ -101,7 +101,7 @@ pub enum BusError {
         message: String,
     },
     /// The reply is none that was expected, or something could not be sent.
-    #[error("{act}: the answer cannot be used")]
+    #[error("{act}: unexpected answer")]
     Unexpected {
         /// Requested act.
         act: String,

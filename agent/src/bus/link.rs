@@ -264,7 +264,7 @@ pub(super) fn leader_root(root: &Path, leader: Leader) -> PathBuf {
 
 /// Returns the error of a connection that has ended.
 pub(super) fn broken() -> zbus::Error {
-    std::io::Error::new(ErrorKind::BrokenPipe, "the connection has ended").into()
+    std::io::Error::new(ErrorKind::BrokenPipe, "the connection was closed").into()
 }
 
 /// Opens the root of a container. Commands for a slot must not reach the host's systemd.

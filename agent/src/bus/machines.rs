@@ -55,7 +55,7 @@ fn open_apart(path: &Path, host: &Path) -> io::Result<Inside> {
     let inside = Inside::open_root(path)?;
     if inside.is(host)? {
         return Err(io::Error::other(
-            "the process is not the first one of a container: it is one of the host",
+            "the process is not the first process of a container; it belongs to the host",
         ));
     }
     Ok(inside)
@@ -133,7 +133,7 @@ mod tests {
         let open = |pid| Leader::new(pid).unwrap().open_root(host.path());
         open(7).unwrap();
         let error = open(9).unwrap_err();
-        assert!(error.to_string().contains("one of the host"), "{error}");
+        assert!(error.to_string().contains("belongs to the host"), "{error}");
         assert_eq!(open(8).unwrap_err().kind(), io::ErrorKind::NotFound);
         let slot = host.path().join("proc/7/root");
         assert!(open_apart(&slot, &host.path().join("nothing")).is_err());

@@ -27,7 +27,7 @@ const LABEL: (&str, &str) = ("bedplate.dev/probe", "true");
 #[derive(Debug, thiserror::Error)]
 pub enum AskRuntimeError {
     /// The socket has no listener.
-    #[error("the container runtime does not listen at {socket} in the slot")]
+    #[error("the container runtime does not listen on {socket} in the slot")]
     Connect {
         /// The socket, as the slot sees it.
         socket: String,
@@ -35,7 +35,7 @@ pub enum AskRuntimeError {
         source: tonic::transport::Error,
     },
     /// The runtime refused the call, or the call failed.
-    #[error("the container runtime failed at {call}: {message}")]
+    #[error("{call} of the container runtime failed: {message}")]
     Refused {
         /// Which call.
         call: &'static str,
@@ -105,9 +105,9 @@ impl Runtime {
             let said = match conditions.iter().find(|condition| condition.r#type == kind) {
                 Some(condition) if condition.status => continue,
                 Some(condition) => format!("{}: {}", condition.reason, condition.message),
-                None => "the runtime says nothing of it".to_owned(),
+                None => "the runtime does not report this condition".to_owned(),
             };
-            return Ok(Readiness::NotReady(format!("{kind} is not met: {said}")));
+            return Ok(Readiness::NotReady(format!("{kind} is not True: {said}")));
         }
         Ok(Readiness::Ready)
     }

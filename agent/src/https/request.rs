@@ -23,7 +23,7 @@ const MAX_ANSWER: usize = 2 << 20;
 #[derive(Debug, Error)]
 pub enum AskError {
     /// The connection failed or broke, or the peer has another authority.
-    #[error("cannot ask {url}")]
+    #[error("request to {url} failed")]
     Transport {
         /// URL of the server.
         url: String,
@@ -32,7 +32,7 @@ pub enum AskError {
         source: reqwest::Error,
     },
     /// The server refused.
-    #[error("{url} refused with status {status}: {message} ({reason})")]
+    #[error("{url} refused the request with status {status}: {message} ({reason})")]
     Refused {
         /// URL of the server.
         url: String,
@@ -44,7 +44,7 @@ pub enum AskError {
         message: String,
     },
     /// The server answered something that is not the answer.
-    #[error("{url} gave an answer that cannot be understood: {problem}")]
+    #[error("unexpected answer from {url}: {problem}")]
     Answer {
         /// URL of the server.
         url: String,
@@ -55,7 +55,7 @@ pub enum AskError {
     #[error("cannot prepare the connection: {0}")]
     Prepare(String),
     /// The seed or the enrollment names no endpoint.
-    #[error("no endpoint of pxed is known")]
+    #[error("the seed or the enrollment names no pxed endpoint")]
     NoEndpoint,
 }
 
@@ -101,7 +101,10 @@ impl Https {
         while let Some(chunk) = response.chunk().await.map_err(transport)? {
             bytes.extend_from_slice(&chunk);
             if bytes.len() > MAX_ANSWER {
-                return Err(AskError::Answer { url: url.to_owned(), problem: "it is too long".to_owned() });
+                return Err(AskError::Answer {
+                    url: url.to_owned(),
+                    problem: "the answer is too long".to_owned(),
+                });
             }
         }
         if status.is_success() {
@@ -117,8 +120,9 @@ pub(crate) fn builder(ca_pem: &str, identity: Option<(&str, &str)>) -> Result<Cl
     let prepare = |text: String| AskError::Prepare(text);
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(ca_pem.as_bytes()) {
-        let certificate = certificate.map_err(|e| prepare(format!("the server's authority: {e}")))?;
-        roots.add(certificate).map_err(|e| prepare(format!("the server's authority: {e}")))?;
+        let certificate =
+            certificate.map_err(|e| prepare(format!("the server's certificate authority: {e}")))?;
+        roots.add(certificate).map_err(|e| prepare(format!("the server's certificate authority: {e}")))?;
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider)

@@ -48,7 +48,7 @@ pub enum AskNodeError {
         source: std::io::Error,
     },
     /// The kubeconfig cannot be used.
-    #[error("{KUBECONFIG} of the slot cannot be used: {0}")]
+    #[error("{KUBECONFIG} of the slot is not usable: {0}")]
     Kubeconfig(String),
     /// The connection cannot be prepared.
     #[error(transparent)]
@@ -63,7 +63,7 @@ pub enum AskNodeError {
         source: reqwest::Error,
     },
     /// An answer that makes no sense.
-    #[error("the answer of {0} cannot be understood")]
+    #[error("unexpected answer from {0}")]
     Answer(String),
     /// The API server refused.
     #[error("{url} refused the kubelet with status {status}: {message}")]
@@ -136,9 +136,9 @@ impl SlotKubelet {
 
     /// The way for what was seen through it a moment ago.
     pub(super) async fn way(&self) -> Result<Way, AskNodeError> {
-        self.open()
-            .await?
-            .ok_or_else(|| AskNodeError::Kubeconfig("it is gone, the slot has stopped".to_owned()))
+        self.open().await?.ok_or_else(|| {
+            AskNodeError::Kubeconfig("the file is missing because the slot has stopped".to_owned())
+        })
     }
 }
 

@@ -88,21 +88,21 @@ impl KubeletCredential {
         let wrong = |problem: &str| AskNodeError::Kubeconfig(problem.to_owned());
         // kubeadm's has one cluster and one user.
         let config: Kubeconfig = serde_saphyr::from_str(text)
-            .map_err(|_| wrong("it is not a kubeconfig with clusters and users"))?;
+            .map_err(|_| wrong("the file is not a kubeconfig with clusters and users"))?;
         let (Some(cluster), Some(user)) =
             (config.clusters.into_iter().next(), config.users.into_iter().next())
         else {
-            return Err(wrong("it names no cluster or no user"));
+            return Err(wrong("the file names no cluster or no user"));
         };
         let (cluster, user) = (cluster.cluster, user.user);
         let pem = |what: &str, data: Option<String>, path: Option<String>| match (data, path) {
             (Some(data), _) => {
                 let bytes = base64::engine::general_purpose::STANDARD.decode(data.trim());
                 let text = bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok());
-                text.ok_or_else(|| AskNodeError::Kubeconfig(format!("{what} is not PEM in base64")))
+                text.ok_or_else(|| AskNodeError::Kubeconfig(format!("{what} is not PEM encoded as base64")))
             }
             (None, Some(path)) => {
-                read(&path)?.ok_or_else(|| AskNodeError::Kubeconfig(format!("{what} is not at {path}")))
+                read(&path)?.ok_or_else(|| AskNodeError::Kubeconfig(format!("{what} is missing at {path}")))
             }
             (None, None) => Err(AskNodeError::Kubeconfig(format!("{what} is missing"))),
         };
@@ -218,7 +218,7 @@ mod tests {
                       server: https://k:6443\n  name: default-cluster\nusers:\n- name: default-auth\n  user:\n    \
                       client-certificate: /var/lib/kubelet/pki/kubelet-client-current.pem\n    client-key: /nothing\n";
         let problem = |config: &str| KubeletCredential::read(config, &read).unwrap_err().to_string();
-        assert!(problem(config).contains("the client key is not at /nothing"), "{}", problem(config));
+        assert!(problem(config).contains("the client key is missing at /nothing"), "{}", problem(config));
         assert!(problem("users: []\nclusters: []\n").contains("no cluster"));
         assert!(problem("- 1\n").contains("not a kubeconfig"));
     }

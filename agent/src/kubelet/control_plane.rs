@@ -32,7 +32,7 @@ pub(crate) async fn ask(host: &Path, leader: Leader, filled: &Filled) -> Result<
     let host = host.to_owned();
     let find = move || {
         let inside = leader.open_root(&host);
-        credential(&inside.map_err(|error| format!("the root of the slot cannot be opened: {error}"))?)
+        credential(&inside.map_err(|error| format!("cannot open the root of the slot: {error}"))?)
     };
     let found = tokio::task::spawn_blocking(find).await;
     let credential = found.map_err(|error| error.to_string())??;
@@ -40,20 +40,21 @@ pub(crate) async fn ask(host: &Path, leader: Leader, filled: &Filled) -> Result<
     let asked = timeout(ANSWER_TIMEOUT, way.page("/readyz")).await;
     let server = &credential.server;
     match asked {
-        Err(_) => Err(format!("no answer at {server}")),
+        Err(_) => Err(format!("no answer from {server}")),
         Ok(Err(error)) => Err(chain(&error)),
         Ok(Ok((200, _))) => Ok(()),
-        Ok(Ok((status, text))) => {
-            Err(format!("{server} answers {status}: {}", text.trim().chars().take(300).collect::<String>()))
-        }
+        Ok(Ok((status, text))) => Err(format!(
+            "{server} answered with status {status}: {}",
+            text.trim().chars().take(300).collect::<String>()
+        )),
     }
 }
 
 /// The kubelet's credential, for the slot's own API server.
 fn credential(inside: &Inside) -> Result<KubeletCredential, String> {
     let text = |path: &str| {
-        let text = inside.read_text(path).map_err(|error| format!("{path} cannot be read: {error}"))?;
-        text.ok_or_else(|| format!("there is no {path}"))
+        let text = inside.read_text(path).map_err(|error| format!("cannot read {path}: {error}"))?;
+        text.ok_or_else(|| format!("{path} is missing"))
     };
     let endpoint = endpoint(&text(MANIFEST)?).ok_or_else(|| format!("{MANIFEST} has no {ENDPOINT}"))?;
     let read = |path: &str| {
@@ -103,6 +104,6 @@ mod tests {
         let leader = Leader::new(7).unwrap();
         assert_eq!(ask(root.path(), leader, &filled("Worker")).await, Ok(()));
         let said = ask(root.path(), leader, &filled("ControlPlane")).await.unwrap_err();
-        assert!(said.contains("there is no /etc/kubernetes/manifests/kube-apiserver.yaml"), "{said}");
+        assert!(said.contains("/etc/kubernetes/manifests/kube-apiserver.yaml is missing"), "{said}");
     }
 }

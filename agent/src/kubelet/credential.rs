@@ -75,9 +75,7 @@ impl FindKubelet for SlotCredential {
         let looked = tokio::task::spawn_blocking(move || match container {
             Some(container) => {
                 let inside = container.leader.open_root(&root);
-                of_running(
-                    &inside.map_err(|error| format!("the root of the slot cannot be opened: {error}"))?,
-                )
+                of_running(&inside.map_err(|error| format!("cannot open the root of the slot: {error}"))?)
             }
             None => of_stopped(&slots),
         });

@@ -72,8 +72,9 @@ pub enum ApplyError {
     Template(#[from] CheckTemplateError),
     /// The node would be one of another cluster.
     #[error(
-        "kubernetes.{field} leads to another cluster than this Machine's: {why}; correct the MachineConfiguration, or leave the field out \
-         and the host joins its own cluster (docs/reference/kubeadm.md, \"Which cluster a node joins\")"
+        "kubernetes.{field} leads to another cluster than this Machine's: {why}; correct the \
+         MachineConfiguration, or omit the field to join this Machine's cluster \
+         (docs/reference/kubeadm.md, \"Which cluster a node joins\")"
     )]
     OtherCluster {
         /// Field of the version.
@@ -83,8 +84,9 @@ pub enum ApplyError {
     },
     /// The node may belong to another cluster.
     #[error(
-        "kubernetes.{field} may lead to another cluster than this Machine's: {why}; name what the host can compare, or leave the field \
-         out and the host joins its own cluster (docs/reference/kubeadm.md, \"Which cluster a node joins\")"
+        "kubernetes.{field} may lead to another cluster than this Machine's: {why}; set a value that the \
+         host can verify, or omit the field to join this Machine's cluster (docs/reference/kubeadm.md, \
+         \"Which cluster a node joins\")"
     )]
     ClusterUnverified {
         /// Field of the version.
@@ -93,7 +95,7 @@ pub enum ApplyError {
         why: String,
     },
     /// The version cannot be rendered for kubeadm.
-    #[error("the version cannot be rendered for kubeadm: correct the MachineConfiguration")]
+    #[error("the MachineConfiguration is not valid for kubeadm; correct it")]
     Kubeadm(#[from] RenderKubeadmError),
     /// The node image is not to be had.
     #[error(transparent)]
@@ -102,7 +104,7 @@ pub enum ApplyError {
     #[error(transparent)]
     Secret(#[from] ReadSecretError),
     /// A Secret is not what it is used for.
-    #[error("Secret {}/{} holds no {key}: a pull secret is of type kubernetes.io/dockerconfigjson", secret.namespace, secret.name)]
+    #[error("Secret {}/{} has no key {key}; a pull secret must have the type kubernetes.io/dockerconfigjson", secret.namespace, secret.name)]
     NoPullSecret {
         /// Which one.
         secret: SecretRef,
@@ -110,16 +112,16 @@ pub enum ApplyError {
         key: &'static str,
     },
     /// The Node does not have its annotations.
-    #[error("the version's annotations cannot be written to the Node")]
+    #[error("failed to write the version's annotations to the Node")]
     Annotate(#[source] AskNodeError),
     /// The provider did not get the state of the claim.
-    #[error("the status of the MachineClaim was not written")]
+    #[error("failed to write the status of the MachineClaim")]
     Report(#[source] AskServerError),
     /// The Node is not known as that of its claim.
-    #[error("providerID and label cannot be written to the Node")]
+    #[error("failed to write providerID and label to the Node")]
     Mark(#[source] AskNodeError),
     /// The Node is not certainly gone.
-    #[error("the API server was asked again whether the Node is gone")]
+    #[error("failed to verify that the Node is deleted")]
     Ask(#[source] AskServerError),
     /// A unit did not do it.
     #[error("{unit} ended with {result:?}{said}; see `systemctl status {unit}` on the host")]
@@ -132,25 +134,27 @@ pub enum ApplyError {
         said: String,
     },
     /// The slot cannot start Pods.
-    #[error("no Pod sandbox starts: {0}")]
+    #[error("failed to start a Pod sandbox: {0}")]
     Sandbox(String),
     /// The kubelet's certificate was not renewed.
     #[error(
-        "the kubelet's certificate expired and was not renewed; `kubectl get csr` shows whether its request is pending approval; when \
-         standalone, the token or kubeconfig that the version joins by may have expired (docs/concepts/node.md, \"Without a cluster\")"
+        "the certificate of the kubelet expired and was not renewed; `kubectl get csr` shows whether its \
+         request is pending approval; when standalone, the token or kubeconfig that the version joins by \
+         may have expired (docs/concepts/node.md, \"Without a cluster\")"
     )]
     KubeletCertificate,
     /// The version has no data to request another certificate with.
     #[error(
-        "the kubelet's certificate expired, and the version's join configuration cannot request another one: {0}; docs/concepts/node.md, \"Without a \
-         cluster\", describes how to renew it or repave the host"
+        "the certificate of the kubelet expired, and the version's join configuration cannot request \
+         another one: {0}; docs/concepts/node.md, \"Without a cluster\", describes how to renew it or \
+         repave the host"
     )]
     KubeletWay(String),
     /// The etcd member of a control plane that should leave its cluster.
-    #[error("the etcd member of this host is not out of its cluster yet, so that its slot stays")]
+    #[error("the etcd member of this host has not left its cluster, so its slot is kept")]
     Leave(#[from] LeaveEtcdError),
     /// The cluster was not asked for the kubelet's certificate.
-    #[error("the kubelet's certificate was not requested")]
+    #[error("failed to request the kubelet's certificate")]
     AskCertificate(#[source] AskServerError),
     /// The kubelet's certificate is not issued yet.
     #[error(
@@ -174,7 +178,7 @@ pub enum ApplyError {
         why: String,
     },
     /// No credential to join with.
-    #[error("there is no credential for the join: {0}")]
+    #[error("no credential for the join: {0}")]
     Credential(String),
     /// The host lacks something.
     #[error("{0}")]
@@ -329,7 +333,7 @@ async fn job_error(parts: &Parts, unit: UnitName, result: String) -> ApplyError 
 }
 
 async fn probe(parts: &Parts, slot: SlotName) -> Result<(), ApplyError> {
-    let none = || ApplyError::Sandbox("the slot does not run any more".to_owned());
+    let none = || ApplyError::Sandbox("the slot no longer runs".to_owned());
     let leader = parts.leader(slot).await?.ok_or_else(none)?;
     let filled = parts.on_disk(move |slots| slots.filled(slot)).await?.ok_or_else(none)?;
     let attempt = rand::random::<u32>() >> 1;

@@ -12,7 +12,9 @@ use super::report::Trouble;
 use crate::plane::{ConditionTold, Truth};
 
 /// Message of a claim whose host boots to be wiped.
-const WIPING: &str = "the slots are empty; the host boots to be wiped, and the claim ends once it has enrolled with another key; condition Paved of the Machine names what it waits for; if it does not come back, power-cycle it";
+const WIPING: &str = "the slots are empty and the host boots for the wipe; the claim ends when the host \
+                      has enrolled with a new key; see condition Paved of the Machine; if the host does \
+                      not return, power-cycle it";
 /// Maximum number of characters of `status.message`.
 const MAX_MESSAGE_CHARACTERS: usize = 1024;
 /// Maximum number of characters of `status.claim.wipeToken`.
@@ -136,10 +138,11 @@ pub(super) fn claim_status(
 fn refusal(report: &ClaimReport, claim: &MachineClaim) -> String {
     let (id, namespace) = (report.provider_id.as_str(), &claim.spec.claimant.namespace);
     if report.state.is_some() && claim.spec.provider_id != id {
-        return format!("the host holds claim {id}, which is not released");
+        return format!("the host has claim {id}, which is not released");
     }
     format!(
-        "claimPolicy of the Machine or of MachineConfiguration {} does not allow namespace {namespace}, a slot of the host is in use, or the host cannot be wiped (docs/guides/claims.md)",
+        "claimPolicy of the Machine or of MachineConfiguration {} does not allow namespace {namespace}, a \
+         slot of the host is in use, or the host cannot be wiped; see docs/guides/claims.md",
         claim.spec.configuration_ref.name
     )
 }
@@ -371,7 +374,7 @@ mod tests {
             assert_eq!(told(stage.clone(), pending, runs), expected, "{stage:?} {pending:?}");
         }
         let plan = ClaimPlan::Wait { pending: Pending::FailedClaim, until: None };
-        let told = paved(Some(&record(failed("the user data ended"))), &plan, false, None, (None, None));
-        assert_eq!(told.message, "the user data ended");
+        let told = paved(Some(&record(failed("the user data failed"))), &plan, false, None, (None, None));
+        assert_eq!(told.message, "the user data failed");
     }
 }

@@ -34,15 +34,15 @@ const MAY_LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 pub enum LeaveEtcdError {
     /// The files of the slot do not name etcd's endpoints or credentials.
     #[error(
-        "{0}: take the member out by `etcdctl member remove` on another control plane, then remove {data} in the slot (docs/concepts/node.md, \"A further \
-         control plane\")",
+        "{0}; run `etcdctl member remove` on another control plane, then remove {data} in the slot \
+         (docs/concepts/node.md, \"A further control plane\")",
         data = unit::ETCD_DATA
     )]
     Unknown(String),
     /// The member is the cluster.
     #[error(
-        "it is the only member, and so the cluster: have another control plane join first, or give the slot up by hand (docs/concepts/node.md, \"A \
-         further control plane\")"
+        "the member is the only one of its cluster; join another control plane first, or remove the slot \
+         by hand (docs/concepts/node.md, \"A further control plane\")"
     )]
     Last,
     /// No member answers, or etcd refuses.
@@ -98,11 +98,11 @@ impl Member {
                 Ok(Inside::open(&slots.places().kept(slot, name))?.read(&path)?)
             };
             let bytes = read().map_err(|error| unknown(format!("cannot be read: {}", chain(&error))))?;
-            let bytes = bytes.ok_or_else(|| unknown("is not there".to_owned()))?;
-            String::from_utf8(bytes).map_err(|_| unknown("is not text".to_owned()))
+            let bytes = bytes.ok_or_else(|| unknown("is missing".to_owned()))?;
+            String::from_utf8(bytes).map_err(|_| unknown("is not UTF-8 text".to_owned()))
         };
         let none_of_kubeadms =
-            || LeaveEtcdError::Unknown(format!("{MANIFEST} of the slot is none of kubeadm's"));
+            || LeaveEtcdError::Unknown(format!("{MANIFEST} of the slot was not written by kubeadm"));
         let read = text(MANIFEST).and_then(|manifest| Flags::read(&manifest).ok_or_else(none_of_kubeadms));
         let flags = match read {
             // The cluster may have it keep its data elsewhere.

@@ -55,7 +55,7 @@ async fn ask_health(mut stream: impl AsyncRead + AsyncWrite + Unpin, place: &str
         "" => Err(format!("no answer at {place}")),
         status => {
             let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-            Err(format!("it answers {status}: {}", body.trim().chars().take(300).collect::<String>()))
+            Err(format!("status {status}: {}", body.trim().chars().take(300).collect::<String>()))
         }
     }
 }
@@ -138,7 +138,7 @@ mod tests {
 
     const ANSWERS: [(&str, Result<(), &str>); 3] = [
         ("HTTP/1.0 200 OK\r\n\r\nok", Ok(())),
-        ("HTTP/1.0 500 Internal Server Error\r\n\r\nno syncloop", Err("it answers 500: no syncloop")),
+        ("HTTP/1.0 500 Internal Server Error\r\n\r\nno syncloop", Err("status 500: no syncloop")),
         ("", Err("no answer at 127.0.0.1")),
     ];
 
@@ -185,14 +185,14 @@ mod tests {
         let gate = gate(root);
         compare(
             &gate.kubelet(leader(), &filled("Veth", &json!({}))).await,
-            Err("no answer at 127.0.0.1:10248: the process is not the first one of a container"),
+            Err("no answer at 127.0.0.1:10248: the process is not the first process of a container"),
         );
         let said = gate.runtime(leader(), CRI_SOCKET).await.unwrap_err();
-        assert!(said.contains("the process is not the first one of a container"), "{said}");
+        assert!(said.contains("the process is not the first process of a container"), "{said}");
         let mut control_plane = filled("Host", &json!({}));
         control_plane.template.kubernetes.role = NodeRole::ControlPlane;
         let said = gate.control_plane(leader(), &control_plane).await.unwrap_err();
-        assert!(said.contains("the process is not the first one of a container"), "{said}");
+        assert!(said.contains("the process is not the first process of a container"), "{said}");
         for listener in [health, runtime] {
             assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
         }

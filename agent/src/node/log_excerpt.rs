@@ -332,7 +332,7 @@ mod tests {
     fn lines_of_the_reason_and_of_kubeadms_start_are_omitted() {
         let log = "bedplate: started at 2026-11-22T08:00:00Z\nno such cluster\nbedplate: started at 2026-11-22T08:00:05Z\n";
         assert_eq!(last_told(log), Some("no such cluster"));
-        let reason = "kubeadm has not ended: it says: no such cluster";
+        let reason = "kubeadm has not finished: last output: no such cluster";
         assert_eq!(with_log(reason, log, &[], 1024), reason);
         assert_eq!(with_log("kubeadm failed", log, &[], 1024), "kubeadm failed\n    no such cluster");
         assert_eq!(last_told("bedplate: started at 2026-11-22T08:00:00Z\n"), None);

@@ -30,10 +30,10 @@ const OUTPUT_BYTES: u64 = 300;
 #[derive(Debug, thiserror::Error)]
 pub enum ObserveError {
     /// A record cannot be read.
-    #[error("a slot's record cannot be read")]
+    #[error("cannot read the record of a slot")]
     Slot(#[from] KeepSlotError),
     /// systemd or machined do not say.
-    #[error("the slots' units cannot be seen")]
+    #[error("cannot read the units of the slots")]
     Bus(#[from] BusError),
     /// The unit name is not valid.
     #[error(transparent)]
@@ -196,7 +196,7 @@ async fn look_into(
 ) -> Result<Health, ObserveError> {
     let mut health = Health::default();
     let Some(leader) = parts.leader(slot).await? else {
-        health.message = Some("its machine is not registered yet".to_owned());
+        health.message = Some("the slot is not registered with machined yet".to_owned());
         return Ok(health);
     };
     let (filled, finished, credential, said) = parts
@@ -265,8 +265,8 @@ fn is_absent(error: &BusError) -> bool {
 fn bootstrap(state: &UnitState, said: Option<&str>) -> (Bootstrap, Option<String>) {
     let bad = match &state.load {
         LoadState::Loaded => None,
-        LoadState::NotFound => Some("there is no such unit in the slot"),
-        LoadState::Masked => Some("its unit is masked in the slot"),
+        LoadState::NotFound => Some("the unit is missing in the slot"),
+        LoadState::Masked => Some("the unit is masked in the slot"),
         LoadState::Bad(word) => Some(word.as_str()),
     };
     if let Some(why) = bad {
@@ -277,11 +277,9 @@ fn bootstrap(state: &UnitState, said: Option<&str>) -> (Bootstrap, Option<String
     let last = said.and_then(last_told).map(|last| hidden(last.trim(), &[]));
     let tries = state.restarts.filter(|restarts| *restarts > 0);
     let message = match (tries, last) {
-        (Some(tries), Some(last)) => {
-            Some(format!("it failed {tries} times and is tried again; it says: {last}"))
-        }
-        (None, Some(last)) => Some(format!("it says: {last}")),
-        (Some(tries), None) => Some(format!("it failed {tries} times and is tried again")),
+        (Some(tries), Some(last)) => Some(format!("{tries} attempts failed, retrying; last output: {last}")),
+        (None, Some(last)) => Some(format!("last output: {last}")),
+        (Some(tries), None) => Some(format!("{tries} attempts failed, retrying")),
         (None, None) => None,
     };
     (if failed { Bootstrap::Failed } else { Bootstrap::Running }, message)
@@ -314,7 +312,7 @@ mod tests {
         state.restarts = Some(2);
         let (how, message) = bootstrap(&state, Some("first\n\tno API server\n\n"));
         assert_eq!(how, Bootstrap::Running);
-        assert_eq!(message.as_deref(), Some("it failed 2 times and is tried again; it says: no API server"));
+        assert_eq!(message.as_deref(), Some("2 attempts failed, retrying; last output: no API server"));
         state.restarts = None;
         let (_, message) = bootstrap(&state, Some("bedplate: started at 2026-11-22T08:00:00Z\n"));
         assert_eq!(message, None, "that it was started is nothing that kubeadm says");
@@ -325,7 +323,7 @@ mod tests {
             bootstrap(&missing, None),
             (
                 Bootstrap::Running,
-                Some("bedplate-kubeadm.service: there is no such unit in the slot".to_owned())
+                Some("bedplate-kubeadm.service: the unit is missing in the slot".to_owned())
             )
         );
     }

@@ -17,7 +17,7 @@ pub use holds::is_timed;
 use holds::{gone, held, is_free, is_made_for};
 
 /// Message of a running node.
-const APPLIED: &str = "the selected version runs, or waits until the Node is deleted";
+const APPLIED: &str = "the selected version runs, or is prepared and starts when the Node is deleted";
 
 /// Number of boots in one trial at which its version has failed, for example because its kernel panics.
 const MAX_TRIAL_BOOTS: u32 = 3;
@@ -48,7 +48,7 @@ fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
         if boots < MAX_TRIAL_BOOTS || is_kept(seen, slot) {
             return Plan::step(slot, Act::RestartTrial);
         }
-        let reason = format!("the host was booted {boots} times in this trial");
+        let reason = format!("the host booted {boots} times during the trial");
         return Plan::step(slot, Act::Fail { reason, log: Log::Slot, back_to: former });
     }
     if is_drained(seen) {
@@ -65,7 +65,7 @@ fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
         if seen.api != Api::Live {
             return wait(
                 PavedReason::ApiServerUnreachable,
-                "the API server does not answer: the node that runs stays",
+                "the API server does not answer; the running node is kept",
             );
         }
         return Plan::step(other(slot), Act::StopSlot);
@@ -76,7 +76,7 @@ fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
         // A probe that failed is tried again, but not for ever.
         Ok(Act::ProbeSandbox) if over && let Some(why) = &seen.health.message => Wait {
             reason: PavedReason::CheckingHealth,
-            message: format!("no Pod sandbox starts: {why}"),
+            message: format!("failed to start a Pod sandbox: {why}"),
             until: None,
         },
         Ok(act) => return Plan::step(slot, act),
@@ -124,7 +124,7 @@ fn gate(seen: &Observed, record: &Record, slot: SlotName) -> Result<Act, Wait> {
         return awaits(PavedReason::Joining, "the slot does not run");
     }
     match seen.health.bootstrap {
-        Bootstrap::Running => return awaits(PavedReason::Joining, "kubeadm has not ended"),
+        Bootstrap::Running => return awaits(PavedReason::Joining, "kubeadm has not finished"),
         Bootstrap::Failed => return awaits(PavedReason::Joining, "kubeadm failed"),
         Bootstrap::Done => {}
     }
@@ -140,7 +140,7 @@ fn gate(seen: &Observed, record: &Record, slot: SlotName) -> Result<Act, Wait> {
     if seen.api != Api::Live {
         return awaits(
             PavedReason::ApiServerUnreachable,
-            "the API server cannot be asked whether the Node is Ready",
+            "the API server does not answer, so the state of the Node is unknown",
         );
     }
     let (uid, ready_since) = match &seen.node {
@@ -156,7 +156,7 @@ fn gate(seen: &Observed, record: &Record, slot: SlotName) -> Result<Act, Wait> {
     // A time in the future was written before the clock was set back. Its age is unknown, and waiting for it
     // would fail the trial of a healthy node.
     if (ready_since..long_enough).contains(&seen.now) {
-        let message = format!("the Node is Ready, and has to stay so for {} s", record.min_ready_seconds);
+        let message = format!("the Node is Ready and must stay Ready for {} s", record.min_ready_seconds);
         return Err(Wait { reason: PavedReason::CheckingHealth, message, until: Some(long_enough) });
     }
     // Ready alone hides most faults of a slot: those that show when a Pod starts.
@@ -230,8 +230,9 @@ fn mute(seen: &Observed, slot: SlotName) -> Option<Plan> {
         return Some(Plan::step(slot, Act::RenewKubelet));
     }
     let message = format!(
-        "the kubelet's certificate ended at {ended:.0}: its API server tells this host nothing any more, not even that the Node is deleted; \
-         docs/concepts/node.md, \"Without a cluster\", says how it gets another one, or how the host is repaved"
+        "the kubelet's certificate expired at {ended:.0}; its API server does not answer this host, so a \
+         deletion of the Node is not noticed; see docs/concepts/node.md, \"Without a cluster\", to renew \
+         it or to repave the host"
     );
     Some(wait(PavedReason::KubeletCertificateExpired, &message))
 }
@@ -268,8 +269,7 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
             return Some(Plan::step(slot, Act::AdoptNode { node_uid: uid.clone() }));
         }
         NodeSeen::Present { .. } => {
-            let why =
-                "the slot has registered its Node again, and bedplate-controller has not adopted it yet";
+            let why = "the slot has registered its Node again; waiting for bedplate-controller to adopt it";
             return Some(wait(PavedReason::AwaitingSelection, why));
         }
     }
@@ -277,8 +277,8 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
         return Some(Plan::Do(control_plane::give_up(seen, slot)));
     }
     if made_cluster(seen, slot) {
-        let why = "the Node is gone, but the cluster is in this slot, which stays: `systemctl restart kubelet.service` in the slot has the Node \
-                   register again";
+        let why = "the Node was deleted, but the slot contains the cluster and is kept; run `systemctl \
+                   restart kubelet.service` in the slot to register the Node again";
         return runs(seen, slot).then(|| wait(PavedReason::ControlPlaneProtected, why));
     }
     match control_plane::leave_first(seen, slot, pave(seen, Some(slot))) {
@@ -290,8 +290,8 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
 }
 
 /// Message for a Node that is Ready although no slot runs.
-const STILL_READY: &str = "a Node of this name is Ready, but no slot runs here: after a reboot of this host it becomes NotReady soon; \
-                           otherwise another host has its name";
+const STILL_READY: &str = "a Node of this name is Ready, but no slot runs on this host; after a reboot the \
+                           Node becomes NotReady soon, otherwise another host uses its name";
 
 /// Plans from nothing, or from a deleted Node, to a trial of the selected version.
 fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
@@ -318,7 +318,7 @@ fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
     match &seen.node {
         NodeSeen::Unknown => return wait(PavedReason::ApiServerUnreachable, "the Node was not read yet"),
         NodeSeen::Absent if node_ref.is_some() => {
-            let why = "the Node is gone, and bedplate-controller has not selected the next version yet";
+            let why = "the Node was deleted; waiting for bedplate-controller to select the next version";
             return wait(PavedReason::AwaitingSelection, why);
         }
         NodeSeen::Absent => {}
@@ -347,7 +347,7 @@ fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
     }
     if too_early {
         let message =
-            format!("{} trials failed, the next one begins at {:.0}", seen.failures, seen.not_before);
+            format!("{} trials failed, the next one starts at {:.0}", seen.failures, seen.not_before);
         return Plan::Wait(Wait { reason: PavedReason::BackOff, message, until: Some(seen.not_before) });
     }
     Plan::step(slot, Act::BeginTrial)
@@ -361,7 +361,7 @@ fn wanted(seen: &Observed) -> Result<&VersionFacts, Wait> {
         Api::Unasked => {
             return Err(because(
                 PavedReason::ApiServerUnreachable,
-                "the agent has just started and asks the API server",
+                "the agent has just started and has no answer of the API server yet",
             ));
         }
         Api::Away => {
@@ -378,12 +378,13 @@ fn wanted(seen: &Observed) -> Result<&VersionFacts, Wait> {
         return Err(because(PavedReason::NoVersionSelected, "no configuration is selected for this Machine"));
     };
     let Some(version) = seen.version.as_ref().filter(|version| version.reference == *selected) else {
-        let message = format!("{} is selected, and could not be read yet", selected.version_name());
+        let message = format!("{} is selected but was not read yet", selected.version_name());
         return Err(because(PavedReason::VersionUnavailable, &message));
     };
     if seen.refused.contains(selected) {
         let message = format!(
-            "{} failed on this host and is not tried again by itself: select another version, or tell it to by an applyConfiguration",
+            "{} failed on this host and is not retried automatically; select another version, or retry \
+             this one by an applyConfiguration",
             selected.version_name()
         );
         return Err(because(PavedReason::VersionRejected, &message));

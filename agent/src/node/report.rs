@@ -136,12 +136,12 @@ fn last_failure(sight: &Sight, plan: &Plan) -> Option<String> {
     match wait.reason {
         PavedReason::BackOff => {
             let last = sight.ledger.last_failure.as_deref();
-            last.or_else(failed).map(|why| format!("the last one: {why}"))
+            last.or_else(failed).map(|why| format!("last failure: {why}"))
         }
         // An applyConfiguration may have had the slot be filled with something else.
         PavedReason::VersionRejected => {
             let back = sight.ledger.rolled_back.as_ref().map(|back| back.message.as_str());
-            back.or_else(failed).map(|why| format!("it said: {why}"))
+            back.or_else(failed).map(|why| format!("failure: {why}"))
         }
         _ => None,
     }
@@ -153,7 +153,7 @@ fn node_ready(node: &NodeSeen) -> ConditionTold<NodeReadyReason> {
             (Truth::Unknown, NodeReadyReason::NodeStatusUnknown, "the Node was not read yet")
         }
         NodeSeen::Absent => {
-            (Truth::False, NodeReadyReason::NodeNotFound, "there is no Node of this Machine's name")
+            (Truth::False, NodeReadyReason::NodeNotFound, "no Node has the name of this Machine")
         }
         NodeSeen::Present { ready_since: None, .. } => {
             (Truth::False, NodeReadyReason::NodeNotReady, "the Node is not Ready")
@@ -174,28 +174,26 @@ pub(super) fn describe(step: &Step) -> String {
         }
         Act::BeginTrial => format!("slot {slot} becomes the node"),
         Act::RestartTrial => {
-            format!("the trial in slot {slot} continues, its time starts again")
+            format!("continues the trial in slot {slot} with a new deadline")
         }
         Act::StopSlot => format!("stops slot {slot}"),
         Act::StartSlot => format!("starts slot {slot}"),
         Act::ProbeSandbox => format!("starts a Pod sandbox in slot {slot}"),
         Act::Commit { .. } => format!("slot {slot} is the node"),
         Act::LeaveCluster => {
-            format!("takes the etcd member of slot {slot} out of its cluster, before the slot is left")
+            format!("removes the etcd member of slot {slot} from its cluster before the slot stops")
         }
-        Act::Retire => format!("slot {slot} is the node no more"),
+        Act::Retire => format!("slot {slot} is no longer the node"),
         Act::Fail { reason, back_to: Some(_), .. } => {
-            format!("slot {slot} did not become the node, the former one runs again: {reason}")
+            format!("slot {slot} did not become the node, the former slot runs again: {reason}")
         }
         Act::Fail { reason, back_to: None, .. } => format!("slot {slot} did not become the node: {reason}"),
-        Act::Abandon => format!("slot {slot} is not wanted any more, and emptied"),
+        Act::Abandon => format!("empties slot {slot}, which is no longer needed"),
         Act::RenewKubelet => {
-            format!(
-                "kubelet certificate expired in slot {slot}: the agent requests another one as at its join"
-            )
+            format!("kubelet certificate expired in slot {slot}; the agent requests a new one as at the join")
         }
         Act::AnnotateNode { .. } => format!("writes the version's annotations to the Node of slot {slot}"),
-        Act::AdoptNode { .. } => format!("the Node that slot {slot} registered again is adopted"),
+        Act::AdoptNode { .. } => format!("adopts the Node that slot {slot} registered again"),
     }
 }
 

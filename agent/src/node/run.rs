@@ -361,7 +361,7 @@ impl NodeLoop {
 
     fn write_standing(&self) {
         if let Err(error) = self.standing.write(&self.run_directory) {
-            tracing::warn!(%error, "cannot say where the node stands");
+            tracing::warn!(%error, "failed to write the node status file");
         }
     }
 

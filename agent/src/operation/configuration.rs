@@ -228,11 +228,11 @@ mod tests {
     fn o8_control_plane_that_etcd_needs_is_not_drained_nor_deleted() {
         let stays = |stays: Stays, difference| Standing { stays: Some(stays), ..standing(2, 1, difference) };
         for (disruption, difference) in [(false, repave()), (true, repave()), (true, None)] {
-            let kept = stays(Stays::Kept("it is the only member".to_owned()), difference);
+            let kept = stays(Stays::Kept("the member is the only one".to_owned()), difference);
             let Decision::End(end) = decide(&kept, disruption, false) else { panic!("{disruption}") };
             assert_eq!((end.complete, end.reason.as_str()), (false, "ControlPlaneProtected"));
             assert!(
-                end.message.ends_with("it is the only member") && !end.message.contains("delete"),
+                end.message.ends_with("the member is the only one") && !end.message.contains("delete"),
                 "{}",
                 end.message
             );

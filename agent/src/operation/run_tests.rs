@@ -573,7 +573,7 @@ async fn o8_last_control_plane_after_a_drain_is_kept_and_uncordoned() {
             while !at_once && !world.node.lock().unwrap().cordoned {
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
-            let stays = Stays::Kept("it is the only member".to_owned());
+            let stays = Stays::Kept("the member is the only one".to_owned());
             world.configured.lock().unwrap().stays = Some(stays);
         };
         tokio::join!(lost, world.live_to_the_end());

@@ -33,7 +33,7 @@ pub enum PrepareClientError {
     #[error(transparent)]
     Https(#[from] AskError),
     /// The certificate cannot be read.
-    #[error("the certificate of this host cannot be read: {0}")]
+    #[error("cannot read the certificate of this host: {0}")]
     Certificate(String),
 }
 

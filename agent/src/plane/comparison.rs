@@ -21,7 +21,7 @@ pub(super) async fn compare(client: &Client, name: &str, uid: &str) -> Compared 
     let machines: Api<BoundedTimes<Machine>> = Api::all(client.clone());
     let error = match ask(format!("Machine {name}"), machines.get(name)).await {
         Ok(machine) if machine.uid().as_deref() == Some(uid) => return Compared::Same,
-        Ok(_) => return Compared::Other("its Machine of this name is another one".to_owned()),
+        Ok(_) => return Compared::Other("its Machine of this name has another UID".to_owned()),
         Err(error) => error,
     };
     let why = explained(&error);

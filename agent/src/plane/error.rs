@@ -21,7 +21,7 @@ const MAX_TEXT: usize = 500;
 #[derive(Debug, Error)]
 pub enum AskServerError {
     /// The connection failed or broke, or the peer has another authority.
-    #[error("cannot ask for {what}")]
+    #[error("request for {what} failed")]
     Transport {
         /// Object of the request.
         what: String,
@@ -30,7 +30,7 @@ pub enum AskServerError {
         source: Box<dyn Error + Send + Sync>,
     },
     /// The answer timed out.
-    #[error("no answer about {what} within {} s", REQUEST_TIMEOUT.as_secs())]
+    #[error("no answer for {what} within {} s", REQUEST_TIMEOUT.as_secs())]
     Late {
         /// Object of the request.
         what: String,
@@ -48,7 +48,7 @@ pub enum AskServerError {
         message: String,
     },
     /// The answer is not what was asked for.
-    #[error("the answer about {what} cannot be understood: {problem}")]
+    #[error("unexpected answer for {what}: {problem}")]
     Answer {
         /// Object of the request.
         what: String,

@@ -24,10 +24,10 @@ pub enum WriteOperationError {
     #[error("not now: {0}")]
     Later(String),
     /// Another writer has changed the object since it was read; with its current state.
-    #[error("it was changed by another writer since it was read")]
+    #[error("the operation was changed by another writer")]
     Conflict(Box<MachineOperation>),
     /// The operation is deleted, or its name belongs to another one.
-    #[error("it is gone")]
+    #[error("the operation was deleted")]
     Gone,
     /// The write is permanently refused.
     #[error("refused: {0}")]

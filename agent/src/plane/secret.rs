@@ -34,7 +34,7 @@ impl fmt::Debug for SecretData {
 #[derive(Debug, Error)]
 pub enum ReadSecretError {
     /// No role permits the agent to read it.
-    #[error("the agent may not read the Secret {name} of namespace {namespace}; let it: {remedy}")]
+    #[error("the agent may not read Secret {name} of namespace {namespace}; permit it: {remedy}")]
     Forbidden {
         /// The Secret's namespace.
         namespace: String,
@@ -44,7 +44,7 @@ pub enum ReadSecretError {
         remedy: String,
     },
     /// There is no such Secret.
-    #[error("there is no Secret {name} in namespace {namespace}")]
+    #[error("Secret {name} does not exist in namespace {namespace}")]
     Missing {
         /// The Secret's namespace.
         namespace: String,
@@ -52,7 +52,7 @@ pub enum ReadSecretError {
         name: String,
     },
     /// The API server was not reached, or refused for another reason.
-    #[error("a Secret cannot be read")]
+    #[error("cannot read a Secret")]
     Server(#[source] AskServerError),
 }
 

@@ -97,7 +97,7 @@ impl Home for SlotHome {
     }
 
     async fn compare(&self, _: &str, _: &str) -> Compared {
-        Compared::Unknown("this host belongs to no cluster".to_owned())
+        Compared::Unknown("this host does not belong to a cluster".to_owned())
     }
 
     /// The version names how its kubelet joins, so nothing is requested here.

@@ -302,7 +302,7 @@ impl View {
         told.send_if_modified(|known| {
             let changed = *known != self.seen;
             if known.api != self.seen.api {
-                tracing::info!(pxed = self.seen.describe(), "pxed in the cluster's place");
+                tracing::info!(pxed = self.seen.describe(), "pxed state changed");
             }
             known.clone_from(&self.seen);
             changed
@@ -535,7 +535,7 @@ mod tests {
             view.take_own(silent(runs_api), later);
             view.publish(later, &told);
             assert_eq!(told.borrow().api, api);
-            assert!(told.borrow().describe().contains("Node of this host cannot be watched: refused"));
+            assert!(told.borrow().describe().contains("watch of Node of this host failed: refused"));
             view.take_own(node(), later);
             view.publish(later, &told);
             assert!(told.borrow().api == Api::Live && told.borrow().trouble.is_empty());

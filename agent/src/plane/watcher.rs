@@ -56,7 +56,7 @@ struct Streams {
 }
 
 /// Event of a watch.
-#[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is taken apart immediately")]
+#[expect(clippy::large_enum_variant, reason = "only one exists at a time, and it is consumed immediately")]
 pub(super) enum Word {
     Machine(Result<Event<Machine>, watcher::Error>),
     Node(Result<Event<Node>, watcher::Error>),
@@ -97,7 +97,7 @@ pub(super) struct Watcher {
 }
 
 /// Wake source of the watch loop.
-#[expect(clippy::large_enum_variant, reason = "there is one at a time, and its turn takes it apart")]
+#[expect(clippy::large_enum_variant, reason = "only one exists at a time, and its turn consumes it")]
 pub(super) enum Woken {
     /// The certificate was renewed.
     Renewed,

@@ -189,7 +189,7 @@ impl Ways {
     /// Describes the state of the cluster, or of pxed when standalone, for users. None if it was never asked.
     pub(super) fn describe_cluster(&mut self) -> Option<String> {
         let said = self.seen.as_mut()?.borrow_and_update().describe();
-        Some(if self.standalone.is_some() { format!("none, pxed in its place {said}") } else { said })
+        Some(if self.standalone.is_some() { format!("none (standalone), pxed {said}") } else { said })
     }
 
     /// Ends when the cluster has something new to tell.

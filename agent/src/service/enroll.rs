@@ -45,16 +45,16 @@ pub enum EnrollError {
         source: std::io::Error,
     },
     /// Something else.
-    #[error("this is not a token of pxed; copy the complete output of `bedplate machine token`")]
+    #[error("not an enrollment token; copy the complete output of `bedplate machine token`")]
     NoToken,
     /// The URL of pxed is unknown.
-    #[error("the token does not say where pxed is: name it with --server https://HOST:8443")]
+    #[error("the token has no URL of pxed; add --server https://HOST:8443")]
     NoServer,
     /// The URL is not that of pxed's listener for agents.
     #[error("--server takes a URL such as https://10.7.0.1:8443, not {0:?}")]
     BadServer(String),
     /// The token cannot be stored for the service.
-    #[error("the token cannot be handed to the service")]
+    #[error("failed to pass the token to the service")]
     Keep(#[from] FileError),
     /// It was handed over, and is not used yet.
     #[error("not enrolled within {seconds} s, the service keeps retrying: {why}")]
@@ -117,7 +117,9 @@ fn seed(text: &str, servers: &[String]) -> Result<Seed, EnrollError> {
 fn why(places: &Places) -> String {
     match places.read_standing() {
         Ok(Some(standing)) => standing.last_error.unwrap_or(standing.doing),
-        Ok(None) | Err(_) => "does it run? `systemctl start bedplate-agent`".to_owned(),
+        Ok(None) | Err(_) => {
+            "no state of bedplate-agent found; run `systemctl start bedplate-agent`".to_owned()
+        }
     }
 }
 

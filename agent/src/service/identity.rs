@@ -34,7 +34,7 @@ pub enum IdentityError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The key's file does not hold a key.
-    #[error("{path} has no usable key; remove it, then the host re-enrolls with its next boot")]
+    #[error("{path} has no usable key; remove the file to re-enroll the host at its next boot")]
     Key {
         /// The file.
         path: PathBuf,
@@ -43,10 +43,10 @@ pub enum IdentityError {
         source: rcgen::Error,
     },
     /// A key or request cannot be made.
-    #[error("cannot make the {0}")]
+    #[error("cannot create the {0}")]
     Make(&'static str, #[source] rcgen::Error),
     /// pxed's answer is not a certificate.
-    #[error("the certificate that pxed sent cannot be read: {0}")]
+    #[error("cannot read the certificate that pxed sent: {0}")]
     Unreadable(String),
     /// It is a certificate, but not for this host.
     #[error("the certificate that pxed sent is for another key")]

@@ -14,17 +14,17 @@ use crate::plane::{AskServerError, PrepareClientError};
 /// Error of an act. No error ends the agent.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ActError {
-    #[error("the agent's state cannot be kept")]
+    #[error("failed to store the agent's state")]
     State(#[from] FileError),
-    #[error("the host's identity cannot be used")]
+    #[error("the host's identity is not usable")]
     Identity(#[from] IdentityError),
-    #[error("pxed was not reached, or refused")]
+    #[error("pxed did not answer or refused")]
     Pxed(#[from] AskError),
-    #[error("the cluster's API server was not reached, or refused")]
+    #[error("the cluster's API server did not answer or refused")]
     Cluster(#[from] AskServerError),
-    #[error("the connection to the cluster's API server cannot be prepared")]
+    #[error("failed to prepare the connection to the cluster's API server")]
     Prepare(#[from] PrepareClientError),
-    #[error("pxed wants a challenge answered, which this release cannot: {0}")]
+    #[error("pxed sent a challenge that this release does not support: {0}")]
     Challenge(String),
 }
 

@@ -94,7 +94,7 @@ pub async fn run(
     agent.notifier.stopping("stopping");
     reports.stop().await;
     if tokio::time::timeout(ANNOUNCEMENT_TIMEOUT, agent.announce_end()).await.is_err() {
-        tracing::debug!("announcement of the host's end timed out");
+        tracing::debug!("announcement of the host's shutdown timed out");
     }
     let closed = tokio::time::timeout(SHUTDOWN_TIMEOUT, agent.ways.close()).await;
     if closed.is_err() {
@@ -304,7 +304,7 @@ impl Agent {
             }
             Ok(Outcome::Pending { message, wait }) => {
                 tracing::info!(act, reason = message, wait_seconds = wait.as_secs(), "pending");
-                self.say(&format!("{act}: pxed says: {message}"), None);
+                self.say(&format!("{act}: pxed reports: {message}"), None);
                 wait
             }
             Err(error) => {
@@ -317,12 +317,7 @@ impl Agent {
                     BACKOFF.delay(self.failures[index], rand::random())
                 };
                 let text = explained(&error);
-                tracing::warn!(
-                    act,
-                    error = text,
-                    wait_seconds = wait.as_secs(),
-                    "failed, will be tried again"
-                );
+                tracing::warn!(act, error = text, wait_seconds = wait.as_secs(), "act failed, retrying");
                 self.note_error(&format!("{act}: {text}"));
                 wait
             }
@@ -337,15 +332,17 @@ impl Agent {
             Awaited::Machine => {
                 let name = self.unknown.as_ref().map_or("this machine", MachineName::as_str);
                 unknown = format!(
-                    "no Machine names {name}, which booted the discovery image: make a Machine with its MAC address, then boot it again"
+                    "no Machine has the MAC address of {name}, which booted the discovery image; create a \
+                     Machine with that address, then reboot {name}"
                 );
                 &unknown
             }
             Awaited::Heartbeat => "enrolled, waiting for the next report or renewal",
-            Awaited::Retry => "waiting to try the enrollment again",
-            Awaited::Seed => "waiting for a seed: none was left by stage-1, and there is no certificate",
+            Awaited::Retry => "waiting to retry the enrollment",
+            Awaited::Seed => "waiting for a seed: stage-1 left none, and this host has no certificate",
             Awaited::SeedAfterEnd => {
-                "waiting for a seed: the certificate has ended; boot the host again, or give it a token: `bedplate-agent enroll`"
+                "waiting for a seed: the certificate expired; reboot the host, or enroll it with a token: \
+                 `bedplate-agent enroll`"
             }
         };
         self.say(doing, Some(until));
@@ -372,7 +369,7 @@ impl Agent {
         if standing.doing != doing {
             doing.clone_into(&mut standing.doing);
             standing.since = Some(now);
-            tracing::info!(doing, "stands at");
+            tracing::info!(doing, "state changed");
             self.notifier.status(doing);
         }
         standing.next_try = next_try;
@@ -385,7 +382,7 @@ impl Agent {
         standing.cluster = self.ways.describe_cluster();
         standing.enrolled = self.enrollment.as_ref().is_some_and(|enrollment| now < enrollment.not_after);
         if let Err(error) = self.places.write_standing(standing) {
-            tracing::warn!(error = chain(&error), "cannot say where the agent stands");
+            tracing::warn!(error = chain(&error), "failed to write the agent status file");
         }
     }
 }

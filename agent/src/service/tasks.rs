@@ -104,8 +104,7 @@ impl Credentials for Held {
         let places = self.places.clone();
         let read = blocking(move || places.read_enrollment().map_err(|error| chain(&error)));
         let enrollment = read.await?.ok_or("the host is not enrolled")?;
-        let kubernetes =
-            enrollment.kubernetes.ok_or("there is no cluster that this host's certificate is good for")?;
+        let kubernetes = enrollment.kubernetes.ok_or("the enrollment of this host names no cluster")?;
         Ok(Credential {
             server: kubernetes.server,
             ca_pem: kubernetes.ca_pem,

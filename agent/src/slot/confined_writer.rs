@@ -44,7 +44,8 @@ pub enum WriteInsideError {
     },
     /// A name that the slot does not know.
     #[error(
-        "{path} is to belong to {owner}, and the node image has no such {kind}: add it to the image, or correct the MachineConfiguration"
+        "{path} must belong to {owner}, but the node image has no such {kind}; add it to the image, or \
+         correct the MachineConfiguration"
     )]
     Owner {
         /// Path of the file.
@@ -336,7 +337,7 @@ fn content(file: File, path: &str) -> Result<Vec<u8>, WriteInsideError> {
     let io = |source: io::Error| WriteInsideError::Act { act: "read", path: path.to_owned(), source };
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut content).map_err(io)?;
     if content.len() as u64 > MAX_FILE_BYTES {
-        let problem = format!("it has more than {MAX_FILE_BYTES} bytes");
+        let problem = format!("the file has more than {MAX_FILE_BYTES} bytes");
         return Err(io(io::Error::new(io::ErrorKind::FileTooLarge, problem)));
     }
     Ok(content)

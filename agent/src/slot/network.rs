@@ -105,7 +105,7 @@ pub(super) fn nspawn(
         ContainerNetwork::Host => "\n[Network]\n# The host's network.\nVirtualEthernet=no\n".to_owned(),
         ContainerNetwork::Macvlan => format!(
             "{bind}\n[Network]\n\
-             # An interface of its own on the wire of the host's default route. The kernel lets host and node not hear each other there.\n\
+             # Separate interface on the link of the host's default route. With macvlan, host and node cannot reach each other there.\n\
              VirtualEthernet=no\nMACVLAN={interface}\n",
             bind = bind(),
             interface = needed(uplink)?.interface,
@@ -118,9 +118,9 @@ pub(super) fn nspawn(
             });
             format!(
                 "{bind}\
-                 # The node's name is the host's address there, so that the kubelet takes it for the Node's.\n\
+                 # The node's name resolves to the host's address there, so that the kubelet uses it as the Node's.\n\
                  BindReadOnly={hosts}:/etc/hosts\n\n[Network]\n\
-                 # A link to the host, which masquerades.\nVirtualEthernet=yes\n{published}",
+                 # Link to the host, which masquerades.\nVirtualEthernet=yes\n{published}",
                 bind = bind(),
                 hosts = hosts(slot, places).display(),
                 published = published.unwrap_or_default(),
@@ -170,10 +170,10 @@ fn behind_the_host(uplink: &Uplink) -> String {
     format!(
         "# Written by bedplate-agent on the host: the node's link to its host.\n\
          [Match]\nName=host0\n\n\
-         [Link]\n# As the host's own way out: larger packets would be lost, smaller ones are slow.\nMTUBytes={mtu}\n\n\
+         [Link]\n# MTU of the host's uplink: larger packets would be lost, smaller ones are slow.\nMTUBytes={mtu}\n\n\
          [Network]\nAddress={SLOT_END}/{LINK}\nGateway={HOST_END}\nLinkLocalAddressing=no\nLLMNR=no\nMulticastDNS=no\n\n\
          [Address]\n\
-         # The host's own address, which the kubelet tells as the Node's: at its port there the host passes on to the node. Of no use\n\
+         # The host's address, which the kubelet reports as the Node's. The host forwards the kubelet's port on it to the node. Not used\n\
          # for anything else (scope host): packets have the link's address.\n\
          Address={address}/32\nScope=host\n",
         mtu = uplink.mtu,
@@ -187,7 +187,7 @@ fn the_hosts_end(uplink: &Uplink) -> String {
          [Match]\nName=ve-bedplate-*\n\n\
          [Link]\nMTUBytes={mtu}\n# The host is online without it.\nRequiredForOnline=no\n\n\
          [Network]\nAddress={HOST_END}/{LINK}\nLinkLocalAddressing=no\nLLMNR=no\nMulticastDNS=no\n\
-         # What the node sends goes out with the host's address.\nIPMasquerade=ipv4\n",
+         # Packets of the node leave with the host's address.\nIPMasquerade=ipv4\n",
         mtu = uplink.mtu,
     )
 }
@@ -225,7 +225,7 @@ pub(super) fn contents(template: &Template, machine: &MachineName, parameters: &
 
 /// The kernel parameters of a network of the node's own, which begins with the kernel's: `usual`, and the version's.
 pub(crate) fn parameters(template: &Template, usual: &[(&str, &str)]) -> SlotFile {
-    let mut text = "# Written by bedplate-agent: kernel parameters of the node's own network. Some are of the whole host, and set there.\n"
+    let mut text = "# Written by bedplate-agent: kernel parameters of the node's own network. Those of the whole host are set there.\n"
         .to_owned();
     let versions = template.sysctls.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     for (name, value) in usual.iter().copied().chain(versions).filter(|(name, _)| is_of_network(name)) {
@@ -238,13 +238,13 @@ pub(crate) fn parameters(template: &Template, usual: &[(&str, &str)]) -> SlotFil
 pub(crate) fn health(template: &Template) -> Vec<SlotFile> {
     let Some(port) = health_port(template).filter(|_| is_own(template)) else { return Vec::new() };
     let socket = format!(
-        "# Written by bedplate-agent: the agent on the host asks the kubelet here how it is.\n\
-         [Unit]\nDescription=The kubelet's health, for the agent\n\n\
+        "# Written by bedplate-agent: the agent on the host checks the kubelet's health here.\n\
+         [Unit]\nDescription=Kubelet health for the agent\n\n\
          [Socket]\nListenStream={HEALTH_SOCKET}\nSocketMode=0600\n"
     );
     let service = format!(
         "# Written by bedplate-agent.\n\
-         [Unit]\nDescription=The kubelet's health, for the agent\nRequires={HEALTH_SOCKET_UNIT}\nAfter={HEALTH_SOCKET_UNIT}\n\n\
+         [Unit]\nDescription=Kubelet health for the agent\nRequires={HEALTH_SOCKET_UNIT}\nAfter={HEALTH_SOCKET_UNIT}\n\n\
          [Service]\nExecStart=/usr/lib/systemd/systemd-socket-proxyd --exit-idle-time=5min 127.0.0.1:{port}\n"
     );
     let unit = |name: &str, text: &str| contents::text(&format!("/etc/systemd/system/{name}"), 0o644, text);
@@ -262,9 +262,9 @@ LLMNR=no
 MulticastDNS=no
 
 [DHCPv4]
-# A DHCP server may know it by its MAC address.
+# A DHCP server may identify the node by its MAC address.
 ClientIdentifier=mac
-# The other slot continues with the lease.
+# The other slot reuses the lease.
 SendRelease=no
 # The node has the Machine's name.
 UseHostname=no
@@ -275,9 +275,9 @@ UseHostname=no
 /// timeout is that of the trial's health gate.
 fn mac_unit(machine: &MachineName) -> String {
     format!(
-        "# Written by bedplate-agent: the MAC address that is made of the Machine's name and is both slots', so that a repave keeps what DHCP\n\
-         # gave. The kernel holds that of a slot which has just ended until the last of its connections is closed: a moment mostly, minutes if\n\
-         # their other ends do not answer. networkd waits for it.\n\
+        "# Written by bedplate-agent: MAC address derived from the Machine's name. Both slots use it, so a repave keeps the DHCP lease. The\n\
+         # kernel keeps the address of a stopped slot until its last connection is closed: usually a moment, minutes if\n\
+         # the peers do not answer. networkd waits for this unit.\n\
          [Unit]\nDescription=MAC address of this node\nBefore=systemd-networkd.service\nStartLimitIntervalSec=0\n\n\
          [Service]\nType=oneshot\nRemainAfterExit=yes\n\
          ExecStart=/bin/sh -c 'until ip link set dev \"$(basename /sys/class/net/mv-*)\" address {mac} up; do sleep 1; done'\n\
@@ -288,14 +288,14 @@ fn mac_unit(machine: &MachineName) -> String {
 }
 
 const NETWORKD: &str = "\
-# Written by bedplate-agent: routes and rules of the node's network plug-ins are theirs.
+# Written by bedplate-agent: networkd must keep the routes and rules of network plug-ins.
 [Network]
 ManageForeignRoutes=no
 ManageForeignRoutingPolicyRules=no
 ";
 
 const NETWORK: &str = "\
-# Written by bedplate-agent: the node's own network is there before anything needs it.
+# Written by bedplate-agent: the node's own network is up before other units need it.
 [Unit]
 Description=Network of this node
 Wants=systemd-networkd.service

@@ -164,7 +164,7 @@ fn clear_flags(file: BorrowedFd<'_>) -> rustix::io::Result<()> {
 fn failure(path: &Path, errno: Errno) -> RemoveTreeError {
     let path: String = path.display().to_string().chars().take(MAX_SHOWN_PATH).collect();
     let remedy = match errno {
-        Errno::XDEV | Errno::BUSY => format!("a file system is mounted there, unmount it: `umount {path}`"),
+        Errno::XDEV | Errno::BUSY => format!("unmount the file system there: `umount {path}`"),
         Errno::PERM => {
             format!(
                 "clear its flags: `chattr -R -i -a {path}`, or compare the agent's unit with the packaged one"

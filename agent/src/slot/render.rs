@@ -50,14 +50,15 @@ pub struct File {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RenderSlotError {
     /// Too many layers.
-    #[error("the node image has {0} layers, more than {MOST_LAYERS}: build it with fewer")]
+    #[error("the node image has {0} layers, more than {MOST_LAYERS}; build it with fewer layers")]
     Layers(usize),
     /// The template, for every host.
     #[error(transparent)]
     Template(#[from] Refusal),
     /// The host has no uplink for a network of the slot's own.
     #[error(
-        "container.network is Veth or Macvlan, and this host has no interface with an IPv4 address and a default route to put it upon"
+        "container.network is Veth or Macvlan, but this host has no interface with an IPv4 address and a \
+         default route"
     )]
     NoUplink,
 }
@@ -122,12 +123,12 @@ fn mount_unit(input: &Input<'_>, places: &Places) -> Result<String, RenderSlotEr
     let lower: Vec<String> =
         (0..input.layers).rev().map(|number| places.layer(slot, number).display().to_string()).collect();
     Ok(format!(
-        "# The root of a node's slot. A unit of its own: what systemd-nspawn@ starts first is under its device policy.\n\
+        "# Root of a node's slot. A separate unit, because systemd-nspawn@ applies its device policy from its first process on.\n\
          [Unit]\nDescription=Root of slot {name} ({version})\n\n\
          [Mount]\nWhat=overlay\nType=overlay\nWhere={root}\n\
-         # By mount(2): the newer way of mount(8) from 2.39 on takes 255 bytes of layers, which are eight.\n\
+         # Forces mount(2): the newer interface of mount(8) since 2.39 accepts 255 bytes of layers, which are eight.\n\
          Environment=LIBMOUNT_FORCE_MOUNT2=always\n\
-         # Layers are shared by both slots and never written; what the node writes is in upper.\n\
+         # Both slots share the layers, which are never written. The node writes to upper.\n\
          Options=lowerdir={lower},upperdir={upper},workdir={work}\n",
         name = machine(slot),
         version = input.version.version_name(),
@@ -143,9 +144,9 @@ fn service_drop_in(input: &Input<'_>, places: &Places) -> Result<String, RenderS
         "# Slot {name} ({version}), in addition to systemd's own systemd-nspawn@.service.\n\
          [Unit]\nRequires={mount}\nAfter={mount}\n\n\
          [Service]\n\
-         # The unit's device policy is closed; the kubelet reads the kernel's log for what it kills for want of memory.\n\
+         # The unit's device policy is closed. The kubelet reads the kernel's log to detect OOM kills.\n\
          DeviceAllow=/dev/kmsg rw\n\
-         # A node has as many tasks as its Pods; systemd's own limit is for ordinary containers.\n\
+         # The tasks of all Pods count. The default limit of systemd is for ordinary containers.\n\
          TasksMax={tasks}\n",
         name = machine(input.slot),
         version = input.version.version_name(),
@@ -184,13 +185,13 @@ fn nspawn(input: &Input<'_>, places: &Places) -> Result<String, RenderSlotError>
         .chain(container.capabilities.iter().map(String::as_str))
         .collect();
     let mut text = format!(
-        "# Slot {name} ({version}). Settings that systemd-nspawn@.service's own command line would have otherwise are overridden here.\n\
+        "# Slot {name} ({version}). Overrides settings of the command line in systemd-nspawn@.service.\n\
          [Exec]\nBoot=yes\nHostname={machine}\n\
-         # Pods' volumes and the layers below belong to the users that their images name; -U would shift them.\n\
+         # Volumes and layers belong to the users that their images name; -U would shift them.\n\
          PrivateUsers=no\n\
-         # Besides nspawn's own: the network plug-ins make bridges and routes; the kubelet opens the kernel's log.\n\
+         # In addition to nspawn's defaults: network plug-ins make bridges and routes; the kubelet opens the kernel's log.\n\
          Capability={capabilities}\n\
-         # Besides nspawn's own: runc makes a session keyring, and device programs of cgroup v2.\n\
+         # In addition to nspawn's defaults: runc makes a session keyring, and device programs of cgroup v2.\n\
          SystemCallFilter=add_key keyctl bpf\n\
          # Both are files of the slot, see [Files].\n\
          ResolvConf=off\nTimezone=off\nLinkJournal=no\n\n\
@@ -198,7 +199,7 @@ fn nspawn(input: &Input<'_>, places: &Places) -> Result<String, RenderSlotError>
          # The kubelet reads the kernel's log.\nBind=/dev/kmsg\n\
          # kubeadm reads the kernel's configuration, and looks for modules.\nBindReadOnly=/lib/modules\n\
          BindReadOnly={resolv}:/etc/resolv.conf\n\
-         # What outlives the slot's root. A real file system: containers' own overlays cannot lie on an overlay.\n",
+         # Data that outlives the slot's root. A real file system: containers' overlays cannot be on an overlay.\n",
         name = machine(slot),
         version = input.version.version_name(),
         machine = input.machine,
@@ -208,7 +209,7 @@ fn nspawn(input: &Input<'_>, places: &Places) -> Result<String, RenderSlotError>
     for (name, target) in store::kept(input.template.kubernetes.role) {
         text.push_str(&format!("Bind={}:{target}\n", places.kept(slot, name).display()));
     }
-    text.push_str("# What agent and node tell each other; in memory.\n");
+    text.push_str("# Exchange between agent and node, in memory.\n");
     text.push_str(&format!("Bind={}:/run/bedplate\n", places.shared(slot).display()));
     for bind in template::binds(input.template)? {
         text.push_str(&format!("{}\n", bind.setting()));
@@ -218,8 +219,7 @@ fn nspawn(input: &Input<'_>, places: &Places) -> Result<String, RenderSlotError>
 }
 
 fn modules(template: &Template) -> String {
-    let mut text =
-        "# What the node needs from the host's kernel, and what its configuration names.\n".to_owned();
+    let mut text = "# Kernel modules that the node needs, and those of its configuration.\n".to_owned();
     let own = (network::of(template) == ContainerNetwork::Macvlan).then_some("macvlan");
     for module in MODULES.iter().copied().chain(own).chain(template.kernel_modules.iter().map(String::as_str))
     {
@@ -235,7 +235,7 @@ fn sysctls(template: &Template) -> Result<String, RenderSlotError> {
         all.insert(one_line("sysctls", name)?, one_line("sysctls", value)?);
     }
     let mut text =
-        "# What a kubelet needs and may not set itself, and what the node's configuration names.\n"
+        "# Parameters that a kubelet needs and may not set itself, and those of the node's configuration.\n"
             .to_owned();
     for (name, value) in all {
         text.push_str(&format!("{name} = {value}\n"));

@@ -53,7 +53,8 @@ pub enum KeepSlotError {
     File(FileError),
     /// A file of the agent is damaged.
     #[error(
-        "{} is damaged: remove it to have the slot filled again, unless a control plane is in it (docs/concepts/node.md, \"The first control plane\")",
+        "{} is damaged; remove the file to refill the slot, unless the slot contains a control plane \
+         (docs/concepts/node.md, \"The first control plane\")",
         path.display()
     )]
     Damaged {
@@ -63,7 +64,7 @@ pub enum KeepSlotError {
         source: io::Error,
     },
     /// A file could not be put into the root.
-    #[error("the slot's root cannot be filled")]
+    #[error("failed to fill the root of the slot")]
     Inside(#[from] WriteInsideError),
 }
 
@@ -334,7 +335,7 @@ mod tests {
         slots.write_record(SlotName::B, &record(Stage::Prepared)).unwrap();
         fs::write(slots.places().record(SlotName::B), "{").unwrap();
         let error = slots.record(SlotName::B).unwrap_err().to_string();
-        assert!(error.contains("slots/b/record.json is damaged: remove it"), "{error}");
+        assert!(error.contains("slots/b/record.json is damaged; remove the file"), "{error}");
     }
 
     #[test]

@@ -22,16 +22,15 @@ pub struct BootArguments {
 pub enum ReadArgumentsError {
     /// There is no `bedplate.url`.
     #[error(
-        "the kernel command line has no {BOOT_URL_ARGUMENT}= argument: was this kernel started by pxed's script?"
+        "the kernel command line has no {BOOT_URL_ARGUMENT}= argument; start the kernel by pxed's boot \
+         script"
     )]
     NoUrl,
     /// `bedplate.url` cannot be used.
-    #[error("the kernel argument {BOOT_URL_ARGUMENT}= cannot be used")]
+    #[error("the kernel argument {BOOT_URL_ARGUMENT}= is not valid")]
     Url(#[source] ParseUrlError),
     /// Neither `bedplate.mac` nor a usable `BOOTIF`.
-    #[error(
-        "the kernel command line names no interface: neither {BOOT_MAC_ARGUMENT}= nor BOOTIF= holds a MAC address"
-    )]
+    #[error("the kernel command line has no MAC address in {BOOT_MAC_ARGUMENT}= or BOOTIF=")]
     NoMac,
 }
 

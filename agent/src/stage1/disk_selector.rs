@@ -10,7 +10,7 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SelectDiskError {
     /// No disk matches.
-    #[error("no disk matches {selector}; there are: {present}")]
+    #[error("no disk matches {selector}; disks found: {present}")]
     None {
         /// The selector in words.
         selector: String,
@@ -18,7 +18,7 @@ pub enum SelectDiskError {
         present: String,
     },
     /// Several disks match.
-    #[error("{selector} matches {} disks ({}): it must match exactly one", .matches.len(), .matches.join(", "))]
+    #[error("{selector} matches {} disks ({}); it must match exactly one", .matches.len(), .matches.join(", "))]
     Several {
         /// The selector in words.
         selector: String,
@@ -110,7 +110,7 @@ fn present(disks: &[Disk]) -> String {
         )
     };
     match disks {
-        [] => "no disks at all".to_owned(),
+        [] => "none".to_owned(),
         disks => disks.iter().take(8).map(words).collect::<Vec<_>>().join(", "),
     }
 }

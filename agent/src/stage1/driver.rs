@@ -50,7 +50,7 @@ pub fn run() -> ! {
     let mut step = Step::ReadBootArguments;
     loop {
         if catch_unwind(AssertUnwindSafe(|| run_steps(&mut boot, &mut step))).is_err() {
-            say(&format!("{step}: failed by a fault of stage-1 itself"));
+            say(&format!("{step}: FAILED: panic in stage-1"));
             std::thread::sleep(Duration::from_secs(5));
         }
     }
@@ -77,7 +77,11 @@ fn run_steps(boot: &mut Boot, step: &mut Step) {
                 let text = chain(&error);
                 say(&format!("{step}: FAILED: {text}"));
                 boot.report_failure(*step, &text);
-                say(&format!("{}: again in {} ms (failure {in_a_row})", retry.step, retry.wait.as_millis()));
+                say(&format!(
+                    "{}: retrying in {} ms (failure {in_a_row})",
+                    retry.step,
+                    retry.wait.as_millis()
+                ));
                 std::thread::sleep(retry.wait);
                 *step = retry.step;
             }
@@ -163,7 +167,10 @@ impl Boot {
         let text = match &seed.token {
             Some(_) => format!("this is {} of site {}", seed.machine, seed.site),
             None => {
-                format!("no Machine names this machine: {}, discovered in site {}", seed.machine, seed.site)
+                format!(
+                    "no Machine has the MAC address of {}, discovered in site {}",
+                    seed.machine, seed.site
+                )
             }
         };
         self.seed = Some(seed);
@@ -172,7 +179,7 @@ impl Boot {
 
     fn fetch_root(&mut self) -> Result<String, StageError> {
         if self.image.is_some() {
-            return Ok("there already".to_owned());
+            return Ok("already fetched".to_owned());
         }
         let image = self.root_image()?;
         let url =
@@ -218,7 +225,7 @@ impl Boot {
         let seed = self.seed()?;
         let Some(request) = &seed.state_disk else {
             self.state = Some(StateFacts::Memory);
-            return Ok("none selected: state is in memory and ends with this boot".to_owned());
+            return Ok("none selected; state is in memory and is lost at the next boot".to_owned());
         };
         // A controller may show its disks late, and they need modules of their own.
         let modules = &mut self.modules;
@@ -232,7 +239,7 @@ impl Boot {
         let programs = RootPrograms { root: new_root::IMAGE.into() };
         let target = Path::new(new_root::STATE);
         let mounted = state_disk::prepare(&device, &seed.machine, request, target, &programs)?;
-        let text = format!("{} {}", mounted.device, if mounted.made { "made new" } else { "kept as it is" });
+        let text = format!("{} {}", mounted.device, if mounted.made { "formatted" } else { "reused" });
         let (device, made) = (mounted.device, mounted.made);
         self.state = Some(StateFacts::Disk { device, by_id, made, wipe_token: mounted.marker.wipe_token });
         Ok(text)
@@ -266,7 +273,7 @@ impl Boot {
         file::write_json(Path::new(BOOT_FACTS), &facts, 0o644)
             .map_err(StageError::system("write", BOOT_FACTS))?;
         modules::answer_kernel_requests(false)?;
-        say(&format!("{}: starting init, {} failures on the way", Step::HandOver, self.failures));
+        say(&format!("{}: starting init after {} failures", Step::HandOver, self.failures));
         match new_root::switch()? {}
     }
 
@@ -287,7 +294,7 @@ impl Boot {
         if let (Some(arguments), Some((lease, _))) = (&self.arguments, &self.lease)
             && let Err(error) = http::post_stage(&arguments.url, report, &lease.nameservers)
         {
-            say(&format!("pxed did not take the report: {}", chain(&error)));
+            say(&format!("failed to report to pxed: {}", chain(&error)));
         }
     }
 
@@ -310,7 +317,7 @@ impl Boot {
 
 fn say_failures(loaded: &Loaded) {
     for failure in &loaded.failures {
-        say(&format!("no reason to stop: {failure}"));
+        say(&format!("ignored: {failure}"));
     }
 }
 

@@ -29,11 +29,12 @@ pub enum StageError {
         source: io::Error,
     },
     /// The command line is not one of pxed's.
-    #[error("the kernel was not started as Bedplate starts it")]
+    #[error("the kernel command line is not from pxed")]
     Arguments(#[from] ReadArgumentsError),
     /// No interface has the MAC address.
     #[error(
-        "no network interface has the MAC address {mac}; there are: {present}. Is its driver in the initramfs?"
+        "no network interface has the MAC address {mac}; interfaces found: {present}; check that its \
+         driver is in the initramfs"
     )]
     NoInterface {
         /// The address that was looked for.
@@ -42,9 +43,7 @@ pub enum StageError {
         present: String,
     },
     /// The cable is out, or the switch port is down.
-    #[error(
-        "interface {interface} has no carrier after {seconds} s: is the cable in, is the switch port up?"
-    )]
+    #[error("interface {interface} has no carrier after {seconds} s; check the cable and the switch port")]
     NoCarrier {
         /// The interface.
         interface: String,
@@ -61,14 +60,14 @@ pub enum StageError {
     },
     /// There is no seed.
     #[error(
-        "there is no seed at {path}: pxed gives it once per boot, and this boot's was refused or spent. Start the machine again"
+        "no seed at {path}; pxed serves it once per boot, and it was refused or used; reboot the machine"
     )]
     NoSeed {
         /// Expected path.
         path: String,
     },
     /// The seed cannot be read.
-    #[error("the seed at {path} cannot be understood")]
+    #[error("the seed at {path} is not valid")]
     Seed {
         /// Path of the file.
         path: String,
@@ -77,10 +76,10 @@ pub enum StageError {
         source: serde_json::Error,
     },
     /// The seed names no root file system.
-    #[error("the seed names no root image: the image that pxed serves has none")]
+    #[error("the seed names no root image; pxed serves an image without one")]
     NoRootImage,
     /// A URL that cannot be used.
-    #[error("the URL of the {what} cannot be used")]
+    #[error("the URL of the {what} is not valid")]
     Url {
         /// Purpose of the URL.
         what: &'static str,
@@ -89,7 +88,7 @@ pub enum StageError {
         source: super::http_wire::ParseUrlError,
     },
     /// A server's name was not found.
-    #[error("the name {host} cannot be resolved by {servers}")]
+    #[error("{host} was not resolved by {servers}")]
     Resolve {
         /// The name.
         host: String,
@@ -97,7 +96,7 @@ pub enum StageError {
         servers: String,
     },
     /// The answer is not usable HTTP.
-    #[error("{url} gave an answer that cannot be used")]
+    #[error("unexpected answer from {url}")]
     Answer {
         /// URL of the request.
         url: String,
@@ -116,7 +115,7 @@ pub enum StageError {
         detail: String,
     },
     /// The body ended before its length.
-    #[error("{url} broke off after {done} of {size} bytes")]
+    #[error("transfer of {url} stopped after {done} of {size} bytes")]
     BrokeOff {
         /// URL of the request.
         url: String,
@@ -126,7 +125,7 @@ pub enum StageError {
         size: u64,
     },
     /// The server's file does not have the size in the seed.
-    #[error("{url} has {found} bytes, the seed says {expected}")]
+    #[error("{url} has {found} bytes, but the seed names {expected}")]
     Size {
         /// URL of the request.
         url: String,
@@ -136,7 +135,7 @@ pub enum StageError {
         found: u64,
     },
     /// The image is not the one that the seed names.
-    #[error("the root image has digest {found}, the seed says {expected}: it is thrown away")]
+    #[error("the root image has digest {found}, but the seed names {expected}; the image is discarded")]
     WrongDigest {
         /// Digest in the seed.
         expected: Digest,
@@ -144,7 +143,7 @@ pub enum StageError {
         found: Digest,
     },
     /// The image does not fit into memory.
-    #[error("memory is too small for the root image: it needs {need} MiB, {have} MiB are free")]
+    #[error("memory is too small for the root image; {need} MiB are needed, {have} MiB are free")]
     Memory {
         /// MiB that are needed.
         need: u64,
@@ -152,10 +151,10 @@ pub enum StageError {
         have: u64,
     },
     /// No disk was selected.
-    #[error("no state disk can be used")]
+    #[error("no usable state disk")]
     SelectDisk(#[from] SelectDiskError),
     /// The selected disk must not be written.
-    #[error("the state disk {device} is left alone")]
+    #[error("the state disk {device} is not changed")]
     RefuseDisk {
         /// The disk.
         device: String,

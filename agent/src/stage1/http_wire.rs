@@ -23,13 +23,13 @@ pub struct HttpUrl {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ParseUrlError {
     /// Another scheme, or none.
-    #[error("{0:?} does not begin with http://")]
+    #[error("{0:?} does not start with http://")]
     Scheme(String),
     /// Host or port cannot be read.
     #[error("{0:?} has no usable host and port")]
     Authority(String),
     /// Blanks or control characters would break the request line.
-    #[error("{0:?} holds a character that a URL may not hold")]
+    #[error("{0:?} has a character that is not valid in a URL")]
     Character(String),
 }
 
@@ -138,7 +138,7 @@ pub enum ParseHeadError {
     #[error("the answer's head is longer than {MAX_HEAD} bytes")]
     TooLong,
     /// A header that decides about the body's bounds cannot be read, or is given twice differently.
-    #[error("the answer's {0} header cannot be used")]
+    #[error("the answer's {0} header is not valid")]
     Header(&'static str),
 }
 

@@ -83,9 +83,7 @@ impl Partial {
         match first {
             first if first == self.done => Ok(()),
             0 => self.start_over(),
-            _ => Err(StageError::Internal(
-                "the server answered with another part of the image than was asked for",
-            )),
+            _ => Err(StageError::Internal("the server sent another range of the image than requested")),
         }
     }
 
@@ -214,7 +212,7 @@ mod tests {
             ranges,
             [None, Some("Range: bytes=300000-"), Some("Range: bytes=400000-"), Some("Range: bytes=400000-")]
         );
-        assert_eq!(errors[0], "http://x/ broke off after 300000 of 600000 bytes");
+        assert_eq!(errors[0], "transfer of http://x/ stopped after 300000 of 600000 bytes");
         assert!(errors[2].contains("status 503"), "{errors:?}");
         assert!(lines.last().unwrap().starts_with("root image 100 % of 1 MiB"), "{lines:?}");
         let mut read = Vec::new();
@@ -251,7 +249,7 @@ mod tests {
     fn too_little_memory_says_what_is_needed_and_what_is_there() {
         let image = RootFs { size: 200 << 20, ..image(b"") };
         let error = check_memory(&image, 0, 250 << 20).unwrap_err().to_string();
-        assert_eq!(error, "memory is too small for the root image: it needs 296 MiB, 250 MiB are free");
+        assert_eq!(error, "memory is too small for the root image; 296 MiB are needed, 250 MiB are free");
         assert!(check_memory(&image, 100 << 20, 250 << 20).is_ok());
     }
 }

@@ -115,7 +115,7 @@ pub fn prepare(
                 None => (false, marker),
             }
         }
-        (StatePlan::Use, _) => return Err(StageError::Internal("only state of ours can be used")),
+        (StatePlan::Use, _) => return Err(StageError::Internal("the plan uses a state disk without state")),
     };
     Ok(Mounted { device: device.display().to_string(), made, marker })
 }
@@ -172,7 +172,7 @@ fn requested_wipe(root: &Path, machine: &MachineName, wipe: &WipeRequest) -> Opt
     let marker = plan_requested_wipe(machine, wipe, Some(&requested), recorded.as_ref());
     if marker.is_none() {
         say(&format!(
-            "request of wipe {} ignored: it is not due, or the Machine has another rule",
+            "wipe request {} ignored; it is not due, or the Machine has another rule",
             requested.token
         ));
     }
@@ -191,7 +191,7 @@ fn read_or_say<T: DeserializeOwned>(path: &Path) -> Option<T> {
 fn observe_content(device: &Path, probe: &Path) -> Result<Content, StageError> {
     let open = |exclusive: i32| fs::OpenOptions::new().read(true).custom_flags(exclusive).open(device);
     let mut file = while_busy(|| open(nix::libc::O_EXCL))
-        .map_err(StageError::system("get for ourselves", device.display()))?;
+        .map_err(StageError::system("open exclusively", device.display()))?;
     let is_block = file.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
     if !is_block {
         return Err(StageError::Internal("the state disk is not a block device"));
@@ -206,7 +206,7 @@ fn observe_content(device: &Path, probe: &Path) -> Result<Content, StageError> {
         Signature::Ours => observe_ours(device, probe, &read_marker),
         Signature::New => observe_ours(device, probe, &read_unfinished),
         Signature::Lost => Ok(Content::Damaged(format!(
-            "a file system labelled {LABEL} whose first superblock is gone, a copy of it is there"
+            "a file system labeled {LABEL} whose first superblock is lost, with a copy left"
         ))),
     }
 }
@@ -239,7 +239,7 @@ fn observe_ours<T>(
 /// Reads the marker. A file system with `LABEL` had its marker on the disk,
 /// outside of the journal. Without the marker it is damaged.
 fn read_marker(root: &Path, mounted: Result<(), Errno>) -> Content {
-    let damaged = |what: String| Content::Damaged(format!("a file system labelled {LABEL} {what}"));
+    let damaged = |what: String| Content::Damaged(format!("a file system labeled {LABEL} {what}"));
     if let Err(errno) = mounted {
         return damaged(format!("that cannot be mounted ({errno})"));
     }
@@ -267,9 +267,9 @@ fn read_unfinished(root: &Path, mounted: Result<(), Errno>) -> Content {
     });
     match empty {
         Ok(true) => Content::Unfinished,
-        Ok(false) => Content::Damaged(format!("a file system labelled {LABEL_NEW} with files")),
+        Ok(false) => Content::Damaged(format!("a file system labeled {LABEL_NEW} with files")),
         Err(error) => {
-            Content::Damaged(format!("a file system labelled {LABEL_NEW} that cannot be read ({error})"))
+            Content::Damaged(format!("a file system labeled {LABEL_NEW} that cannot be read ({error})"))
         }
     }
 }

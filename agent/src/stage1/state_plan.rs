@@ -103,11 +103,12 @@ pub enum StatePlan {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RefuseDiskError {
     /// `wipe: Never` and nothing to use.
-    #[error("the state disk is blank, and wipe Never forbids to make a file system on it")]
+    #[error("the state disk is blank, and wipe Never does not permit a new file system; set wipe IfBlank")]
     BlankAndNever,
     /// Data of another owner.
     #[error(
-        "the state disk holds {found}, and wipe does not allow to overwrite it: clear it by hand or set wipe Once (with claimPolicy.release Empty)"
+        "the state disk contains {found}, which wipe does not permit to overwrite; clear the disk by hand, \
+         or set wipe Once (with claimPolicy.release Empty)"
     )]
     Foreign {
         /// Kind of the data.
@@ -115,7 +116,10 @@ pub enum RefuseDiskError {
     },
     /// State that a user must check.
     #[error(
-        "the state disk holds {found}: it is damaged state, which no wipe makes new. Start a rescue system and repair it (e2fsck), or give it up by writing zeros over its first 256 MiB (dd, wipefs is not enough) and set wipe Once (with claimPolicy.release Empty); or write zeros over the whole disk; or select another disk"
+        "the state disk contains {found}, damaged state that no wipe replaces; repair it by e2fsck in a \
+         rescue system, or discard it: write zeros over its first 256 MiB (dd, wipefs is not enough) and \
+         set wipe Once (with claimPolicy.release Empty), write zeros over the whole disk, or select \
+         another disk"
     )]
     Damaged {
         /// Damage of the state.
@@ -123,14 +127,15 @@ pub enum RefuseDiskError {
     },
     /// Another Machine's state.
     #[error(
-        "the state disk holds the state of Machine {owner}: clear it by hand or set wipe Once (with claimPolicy.release Empty)"
+        "the state disk contains the state of Machine {owner}; clear the disk by hand, or set wipe Once \
+         (with claimPolicy.release Empty)"
     )]
     OtherMachine {
         /// Owner of the state.
         owner: MachineName,
     },
     /// A layout that this release does not know.
-    #[error("the state disk has layout version {0}, which this release does not know")]
+    #[error("the state disk has layout version {0}, which this release does not support")]
     Version(u32),
 }
 

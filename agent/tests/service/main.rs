@@ -197,9 +197,13 @@ async fn an_unknown_machine_asks_for_nothing_and_says_what_it_waits_for() {
     let machine = "unknown-525400000001".parse().unwrap();
     host.write_seed(&Seed { machine, token: None, ..Host::some_seed(&pxed, 1, &pxed.ca_pem) });
     host.start();
-    until("it says so", || host.standing().doing.contains("make a Machine with its MAC address")).await;
+    until("it says so", || host.standing().doing.contains("create a Machine with that address")).await;
     let standing = host.standing();
-    assert!(standing.doing.contains("no Machine names unknown-525400000001"), "{}", standing.doing);
+    assert!(
+        standing.doing.contains("no Machine has the MAC address of unknown-525400000001"),
+        "{}",
+        standing.doing
+    );
     assert_eq!((standing.enrolled, standing.last_error), (false, None));
     assert!(pxed.seen.lock().unwrap().paths.is_empty());
 }
@@ -360,7 +364,7 @@ async fn a_certificate_that_has_ended_is_not_shown_and_a_seed_is_awaited() {
     };
     host.places().write_enrollment(&enrollment).unwrap();
     host.start();
-    until("it says so", || host.standing().doing.contains("the certificate has ended")).await;
+    until("it says so", || host.standing().doing.contains("the certificate expired")).await;
     assert!(pxed.seen.lock().unwrap().paths.is_empty());
     host.give_seed(&pxed, 2, &pxed.ca_pem);
     until("an enrollment", || host.standing().enrolled).await;
@@ -466,7 +470,7 @@ async fn writes_go_on_when_the_api_server_comes_back() {
     until("a first write", || !server.seen.lock().unwrap().writes.is_empty()).await;
     server.stop();
     host.has_vendor("another");
-    let said = "cannot ask for status of Machine node-1";
+    let said = "request for status of Machine node-1 failed";
     until("a failure", || host.standing().last_error.is_some_and(|error| error.contains(said))).await;
     server.seen.lock().unwrap().writes.clear();
     server.start_again().await;

@@ -46,7 +46,7 @@ fn unknown_machine_boots_the_discovery_image_and_is_remembered() -> Result<()> {
         (time("firstSeen").context("no firstSeen")?, time("lastSeen").context("no lastSeen")?);
     ensure!(since <= first && first < last && last <= Timestamp::now(), "{seen}");
 
-    machine.wait_serial("no Machine names this machine: unknown-525400bed04d", boot::SCRIPT_TIMEOUT)?;
+    machine.wait_serial("no Machine has the MAC address of unknown-525400bed04d", boot::SCRIPT_TIMEOUT)?;
     let (said, all) = (pxed.process().said(), pxed.machines()?);
     ensure!(!said.contains("enrollment refused"), "it tried to enroll");
     ensure!(all.len() == 1 && all[0].pointer("/status/boot").is_none(), "a Machine was told of it: {all:?}");

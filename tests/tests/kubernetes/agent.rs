@@ -224,7 +224,7 @@ fn agent_reports_an_unreachable_api_server_and_then_sees_the_changes() {
     wait::until("away", LIMIT, || Ok(standing().starts_with("does not answer; Node present").then_some(())))
         .unwrap();
     assert!(
-        standing().contains("Node of this host cannot be watched: cannot ask for the watch"),
+        standing().contains("watch of Node of this host failed: request for the watch failed"),
         "{}",
         standing()
     );

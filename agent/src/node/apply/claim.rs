@@ -122,7 +122,7 @@ impl ClaimAct<'_> {
 
     fn claim(&self) -> Result<&MachineClaim, ApplyError> {
         let claim = self.sight.seen.claim.present();
-        claim.map(AsRef::as_ref).ok_or(ApplyError::Superseded("the claim is gone"))
+        claim.map(AsRef::as_ref).ok_or(ApplyError::Superseded("the claim was deleted"))
     }
 
     fn version(&self) -> Result<VersionFacts, ApplyError> {
@@ -212,7 +212,7 @@ impl ClaimAct<'_> {
             self.parts.on_disk(move |_| Ok(request_wipe(&root, &token)?)).await?;
         }
         self.parts.power.reboot().await?;
-        Ok(ClaimDone::Pending("the host reboots to be wiped".to_owned()))
+        Ok(ClaimDone::Pending("the host reboots for the wipe".to_owned()))
     }
 
     /// Writes a stage of the record. On return it is on disk. A request of a wipe is of an earlier record: stage-1 never finds it with this one.

@@ -91,7 +91,7 @@ fn target(destination: &Destination<'_>, own: &Credential, contents: &Contents) 
     let is_own = |hash: &str| own_hashes.iter().any(|own| own == hash);
     match destination {
         Destination::Unnamed | Destination::Endpoint("") | Destination::Token { endpoint: "", .. } => {
-            Err(unverified("it names no API server"))
+            Err(unverified("the field names no API server"))
         }
         Destination::Endpoint(endpoint) => {
             Ok(Target { server: url(endpoint), ca_pem: own.ca_pem.clone(), believes_own_alone: true })
@@ -110,8 +110,7 @@ fn target(destination: &Destination<'_>, own: &Credential, contents: &Contents) 
         }
         Destination::File(path) => {
             let read = file(contents, path);
-            let read =
-                read.ok_or_else(|| unverified("no file of the version's files[] has kubeConfigPath"))?;
+            let read = read.ok_or_else(|| unverified("files[] has no entry for kubeConfigPath"))?;
             let named = named_cluster(&read);
             let named = named.ok_or_else(|| unverified("the file is not a kubeconfig with a cluster"))?;
             let ca_pem = match named.authorities {

@@ -21,7 +21,7 @@ use crate::node::etcd_member::{LeaveEtcdError, Member};
 use crate::slot::fill_record::LEAVING;
 
 /// Reason for not leaving: the Node exists.
-const THERE: &str = "the Node is there";
+const THERE: &str = "the Node exists";
 
 /// Takes it out, and writes that the slot is the node no more. `is_started`: a killed agent may have taken it out.
 pub(super) async fn leave(parts: &Parts, slot: SlotName, is_started: bool) -> Result<(), ApplyError> {

@@ -40,7 +40,7 @@ pub(super) async fn begin_trial(
 ) -> Result<(), ApplyError> {
     // With a slot that runs it is always said to be: no other Node is a reason to stop it.
     if *node == NodeSeen::Absent && !parts.node_is_gone().await.map_err(ApplyError::Ask)? {
-        return Err(ApplyError::Superseded("the Node is there"));
+        return Err(ApplyError::Superseded("the Node exists"));
     }
     restart_trial(parts, slot, now).await
 }
@@ -117,7 +117,14 @@ pub(super) async fn fail(
         record.stage = Stage::Failed { reason };
         slots.write_record(slot, &record).map(|()| true)
     });
-    if written.await? { Ok(()) } else { Err(ApplyError::Superseded("a control plane has come of it")) }
+    if written.await? {
+        Ok(())
+    } else {
+        Err(ApplyError::Superseded(
+            "kubeadm has created a control plane in \
+         the slot",
+        ))
+    }
 }
 
 /// Adds a failed trial to the ledger. Pure.

@@ -28,7 +28,7 @@ pub(super) async fn clean_rules(parts: &Parts, slot: SlotName) {
         Ok(Some(ran)) => format!("{:?}: {}", ran.exit, ran.output.trim()),
         Err(error) => chain(&error),
     };
-    tracing::warn!(slot = ?slot, error = why, "rules of a stopped slot may stay in the host's packet filter");
+    tracing::warn!(slot = ?slot, error = why, "failed to remove packet filter rules of a stopped slot");
 }
 
 async fn clean(parts: &Parts, slot: SlotName) -> Result<Option<Ran>, ApplyError> {

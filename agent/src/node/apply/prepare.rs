@@ -55,7 +55,7 @@ pub(super) async fn prepare(
     template::check(&wanted.template, plane)?;
     // The plan asks for no such thing.
     if parts.on_disk(move |slots| slots.look(slot, false)).await?.is_kept() {
-        return Err(ApplyError::Superseded("the control plane in the slot stays"));
+        return Err(ApplyError::Superseded("the slot has a control plane and is kept"));
     }
     unmount(parts, slot).await?;
     let emptied = parts.on_disk(move |slots| {
@@ -63,7 +63,7 @@ pub(super) async fn prepare(
         slots.clear(slot)
     });
     emptied.await?;
-    say("reads what the version names".to_owned());
+    say("reads the Secrets of the version".to_owned());
     let secrets = secrets(parts, &wanted.template).await?;
     // Fails on a template that cannot be rendered before gigabytes are fetched.
     let blank = Filled {
@@ -143,7 +143,7 @@ fn wanted(parts: &Parts, version: &VersionRef) -> Result<Wanted, ApplyError> {
     let seen = parts.seen();
     let (Some(facts), Some(object), Some(machine)) = (seen.version_facts(), &seen.version, &seen.machine)
     else {
-        return Err(ApplyError::Superseded("the version is not there any more"));
+        return Err(ApplyError::Superseded("the version was deleted"));
     };
     if facts.reference != *version {
         return Err(ApplyError::Superseded("another version is selected"));
@@ -231,7 +231,7 @@ async fn image(
         () = cancel.cancelled() => None,
     };
     forget_access(parts, slot);
-    Ok(image.ok_or(ApplyError::Superseded("something else is planned"))??)
+    Ok(image.ok_or(ApplyError::Superseded("the plan has changed"))??)
 }
 
 /// Removes the credentials and authorities that an image was fetched with.
@@ -253,15 +253,15 @@ pub(in crate::node) fn forget_left_access(parts: &Parts) {
 
 fn progress_text(progress: &Progress) -> String {
     match progress {
-        Progress::Resolving => "asks for the node image".to_owned(),
+        Progress::Resolving => "resolves the node image".to_owned(),
         Progress::Layers { whole, layers, done, total } => {
             let mib = |bytes: &u64| bytes >> 20;
             format!("fetches the node image: {whole} of {layers} layers, {} of {} MiB", mib(done), mib(total))
         }
         Progress::Retry { problem, wait } => {
-            format!("the node image does not come ({problem}), tried again in {} s", wait.as_secs())
+            format!("failed to fetch the node image ({problem}), retrying in {} s", wait.as_secs())
         }
-        Progress::Ready { .. } => "the node image is here".to_owned(),
+        Progress::Ready { .. } => "the node image is complete".to_owned(),
     }
 }
 

@@ -118,10 +118,10 @@ pub(crate) async fn host_files(
     let own = network::is_own(&filled.template);
     let look = move || (name_servers(&root), if own { uplink(&root) } else { None });
     let looked = tokio::task::spawn_blocking(look).await;
-    let (resolv_conf, uplink) = looked
-        .map_err(|error| ApplyError::Unfit(format!("the state of the host cannot be read: {error}")))?;
+    let (resolv_conf, uplink) =
+        looked.map_err(|error| ApplyError::Unfit(format!("cannot read the state of the host: {error}")))?;
     let resolv_conf = resolv_conf.ok_or_else(|| {
-        ApplyError::Unfit("the host has no /etc/resolv.conf, which the node shares: make one".to_owned())
+        ApplyError::Unfit("the host has no /etc/resolv.conf, which the node shares; create it".to_owned())
     })?;
     let input = Input {
         slot,
@@ -177,7 +177,7 @@ async fn settle(parts: &Parts, name: &str) {
         }
         Err(error) => {
             let error = bedplate_process::exit::chain(&error);
-            tracing::warn!(%unit, error, "kernel modules or parameters may not be applied");
+            tracing::warn!(%unit, error, "failed to apply kernel modules or parameters");
         }
     }
 }
@@ -189,8 +189,8 @@ async fn need_networkd(parts: &Parts) -> Result<(), ApplyError> {
         return Ok(());
     }
     Err(ApplyError::Unfit(format!(
-        "container.network is Veth, and {unit} does not run on this host, which gives the link its address: `systemctl enable --now {unit}`, \
-         or leave container.network out"
+        "container.network is Veth, but {unit}, which configures the link, does not run on this host; run \
+         `systemctl enable --now {unit}`, or omit container.network"
     )))
 }
 

@@ -89,10 +89,10 @@ pub(super) async fn clean_links(parts: &Parts) {
     };
     match cleaned.await {
         Ok(left) if left.is_empty() => {}
-        Ok(left) => tracing::warn!(links = left.join(" "), "network links of a stopped slot stay"),
+        Ok(left) => tracing::warn!(links = left.join(" "), "network links of a stopped slot still exist"),
         Err(error) => {
             let error = bedplate_process::exit::chain(&error);
-            tracing::warn!(error, "network links of a stopped slot may stay");
+            tracing::warn!(error, "failed to remove network links of a stopped slot");
         }
     }
 }

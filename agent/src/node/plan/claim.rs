@@ -92,14 +92,13 @@ fn on_new(seen: &ClaimObserved, claim: &ClaimFacts) -> ClaimPlan {
             | ReportedState::Failed
             | ReportedState::Releasing
             | ReportedState::Wiping,
-        ) => fail(
-            FailureCause::Interrupted,
-            "the state of the host is lost, and with it what became of the claim",
-        ),
+        ) => {
+            fail(FailureCause::Interrupted, "the host lost its state, so the result of the claim is unknown")
+        }
         // A restored claim object does not know of its end.
         None | Some(ReportedState::Preparing) if seen.state.has_used(&claim.uid) => fail(
             FailureCause::Interrupted,
-            "the host was wiped at the end of this claim, which does not run twice",
+            "the host was wiped at the end of this claim; a claim runs only once",
         ),
         None | Some(ReportedState::Preparing)
             if !is_allowed(seen, claim)
@@ -226,8 +225,7 @@ fn on_bootstrapping(
     timeout: SignedDuration,
 ) -> ClaimPlan {
     let runs = seen.slot.runs;
-    let interrupted =
-        || fail(FailureCause::Interrupted, "the user data was interrupted, and does not run twice");
+    let interrupted = || fail(FailureCause::Interrupted, "the user data was interrupted; it runs only once");
     let pending = match seen.slot.script {
         _ if !record.has_user_data && runs => return ClaimPlan::Do(ClaimStep::Join { node_uid: None }),
         _ if !record.has_user_data => return first_start(seen, record),
@@ -240,10 +238,7 @@ fn on_bootstrapping(
             Err(pending) => pending,
         },
         Script::Ended(code) => {
-            return fail(
-                FailureCause::BootstrapFailed,
-                &format!("the user data ended with exit code {code}"),
-            );
+            return fail(FailureCause::BootstrapFailed, &format!("the user data exited with code {code}"));
         }
     };
     // A boot after the user data has ended is not a fault of the claim.
@@ -252,7 +247,7 @@ fn on_bootstrapping(
     if seen.now >= deadline {
         return fail(
             FailureCause::BootstrapFailed,
-            &format!("the host has not joined in time: {}", pending.describe()),
+            &format!("the host did not join in time: {}", pending.describe()),
         );
     }
     match report_record(seen, record) {
@@ -281,7 +276,7 @@ fn first_start(seen: &ClaimObserved, record: &ClaimRecord) -> ClaimPlan {
     if !is_rendered || seen.slot.filled.as_ref() != Some(&record.provider_id) {
         return fail(
             FailureCause::Interrupted,
-            "the filled slot or its user data is lost, and is not read twice",
+            "the filled slot or its user data was lost; user data is read only once",
         );
     }
     ClaimPlan::Do(ClaimStep::StartSlot)
@@ -437,15 +432,15 @@ impl Pending {
         match self {
             Self::Claim => "no claim holds this host",
             Self::ApiServer => "the API server does not answer",
-            Self::Machine => "the Machine is gone, or another host has enrolled as it",
+            Self::Machine => "the Machine was deleted, or another host has enrolled under its name",
             Self::Unpause => "spec.paused is true",
             Self::MachineDeletion => "the Machine is being deleted",
-            Self::MissingClaim => "the MachineClaim does not exist, and the host is not emptied without it",
+            Self::MissingClaim => "the MachineClaim does not exist; the host is not emptied without it",
             Self::RefusedClaim => "the MachineClaim is refused",
             Self::Version => "no version is selected for the claim, or it cannot be read",
             Self::Grant => "condition Granted of the claim is not True",
-            Self::Report => "the status of the claim cannot be written",
-            Self::UserData => "the user data has not ended",
+            Self::Report => "the status of the claim is not written yet",
+            Self::UserData => "the user data has not finished",
             Self::Sentinel => "the user data has not written its sentinel",
             Self::Kubelet => "the kubelet is not healthy",
             Self::Node => "the Node has not registered",
@@ -453,10 +448,14 @@ impl Pending {
             Self::End => "the host has joined",
             Self::FailedClaim => "the claim failed; its slot is kept until the release",
             Self::Removal => "the host is released",
-            Self::Wipe => "the latest boot did not wipe the host; it boots again 10 minutes after that boot",
-            Self::ForeignSlot => "the host must be wiped, and a slot has a node that no claim has selected",
+            Self::Wipe => {
+                "the latest boot did not wipe the host; the host reboots 10 minutes after that \
+                           boot"
+            }
+            Self::ForeignSlot => "the host must be wiped, but a slot has a node that no claim has selected",
             Self::WipeNotPossible => {
-                "the host must be wiped and cannot be: pxed must boot it, and pxe.stateDisk must select its disk with wipe IfBlank; correct wipe, or reboot the host"
+                "the host must be wiped but cannot be wiped; pxed must boot it, and pxe.stateDisk must \
+                 select its disk with wipe IfBlank; correct wipe, or reboot the host"
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::slot::paths::letter;
 
 /// Message of a slot whose kubeadm has made a cluster.
 pub(super) const CLUSTER: &str =
-    "the cluster that was made here is in this slot: it stays, and no other version is paved in its place";
+    "the slot contains the cluster that kubeadm created; the slot is kept and no other version is paved";
 
 /// Interval between questions whether a control plane may leave etcd. Changes
 /// of its members are not reported.
@@ -55,7 +55,8 @@ pub(super) fn leave_first(seen: &Observed, former: SlotName, plan: Plan) -> Plan
 /// version. The user who asks for a repave reads the reason before anything is disturbed.
 pub(super) fn may_not_leave(seen: &Observed, version: &VersionFacts, why: &str) -> Plan {
     let message = format!(
-        "{} is selected, and is not paved: let the Node be while this host's member of etcd cannot leave its cluster: {why}",
+        "{} is selected but not paved; do not delete the Node while this host's etcd member cannot leave \
+         its cluster: {why}",
         version.reference.version_name()
     );
     Plan::Wait(Wait {
@@ -89,8 +90,8 @@ pub(super) fn astray(seen: &Observed) -> Option<Plan> {
         return Some(Plan::step(slot, Act::RestartTrial));
     }
     let message = format!(
-        "a cluster is in slot {}, and no record.json says what to do with it: nothing is done; docs/concepts/node.md, \"The first control plane\", says \
-         how to save it, or to give it up",
+        "slot {} contains a cluster but no record.json, so no step is taken; see docs/concepts/node.md, \
+         \"The first control plane\", to save or to remove the cluster",
         letter(slot)
     );
     Some(wait(PavedReason::ControlPlaneProtected, &message))
@@ -99,8 +100,8 @@ pub(super) fn astray(seen: &Observed) -> Option<Plan> {
 /// Plans nothing while a control plane is in a slot that another version needs.
 pub(super) fn in_the_way(slot: SlotName) -> Plan {
     let message = format!(
-        "a control plane is in slot {}, which is not emptied by itself: nothing else is paved; docs/concepts/node.md, \"The first control plane\", says how \
-         to give it up",
+        "slot {} contains a control plane and is not emptied automatically, so no other version is paved; \
+         see docs/concepts/node.md, \"The first control plane\", to remove it",
         letter(slot)
     );
     wait(PavedReason::ControlPlaneProtected, &message)
@@ -114,7 +115,7 @@ pub(super) fn until(seen: &Observed, slot: SlotName, mut awaited: Wait, deadline
         let deadline = Some(deadline).filter(|deadline| *deadline > seen.now);
         awaited.until = [awaited.until, deadline].into_iter().flatten().min();
     } else if seen.now >= deadline {
-        awaited.message += "; the control plane in this slot is kept, however long that takes";
+        awaited.message += "; the control plane in this slot is kept without a time limit";
     }
     awaited
 }

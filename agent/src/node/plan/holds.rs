@@ -22,7 +22,7 @@ pub(super) fn held(seen: &Observed) -> Option<Wait> {
         because(PavedReason::Paused, "spec.paused is true".to_owned())
     } else {
         let claim = machine.claimed_by.as_ref()?;
-        because(PavedReason::Claimed, format!("{claim} claims this Machine and decides about its Node"))
+        because(PavedReason::Claimed, format!("{claim} claims this Machine and manages its Node"))
     }
 }
 
@@ -56,13 +56,15 @@ pub(super) fn is_made_for(seen: &Observed, machine: &MachineFacts) -> bool {
 /// Returns why this host's Machine is missing.
 pub(super) fn gone(seen: &Observed, machine: Option<&MachineFacts>) -> &'static str {
     match machine {
-        None => "the Machine is gone: its Node is left as it is",
+        None => "the Machine was deleted; its Node is unchanged",
         Some(machine) if is_made_for(seen, machine) => {
-            "the Machine was enrolled with another certificate than this host has: its API server was restored from a backup, and this host \
-             asks pxed for a new one by itself; or another host has enrolled as it since"
+            "the Machine was enrolled with another certificate than this host's; either its API server was \
+             restored from a backup and this host requests a new certificate from pxed, or another host \
+             has enrolled as this Machine"
         }
         Some(_) => {
-            "another Machine has the name of the one that this host enrolled for: boot the host again to enroll it"
+            "the Machine that this host enrolled for was replaced by another one of the same name; reboot \
+             the host to enroll it"
         }
     }
 }

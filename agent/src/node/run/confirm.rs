@@ -23,7 +23,7 @@ pub(super) async fn apply_confirmed(
     }
     let observed = observe(parts, None, now).await?.observed;
     if plan(&observed) != Plan::Do(step.clone()) {
-        return Err(ApplyError::Superseded("something else is planned"));
+        return Err(ApplyError::Superseded("the plan has changed"));
     }
     apply(parts, step, &observed, now, cancel, say).await
 }

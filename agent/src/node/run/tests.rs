@@ -206,7 +206,9 @@ impl NodeApi for FakeNode {
             runs |= !self.units.state(&service(slot).parse().unwrap()).await.unwrap().active.is_down();
         }
         if !runs || self.fails.load(Ordering::Relaxed) {
-            return Err(AskNodeError::Kubeconfig("it is gone, the slot has stopped".to_owned()));
+            return Err(AskNodeError::Kubeconfig(
+                "the file is missing because the slot has stopped".to_owned(),
+            ));
         }
         self.annotations.lock().unwrap().extend(annotations.cloned());
         Ok(())
@@ -655,7 +657,7 @@ fn a_probe_that_fails_until_the_time_is_over_is_a_failed_gate() {
         world.parts.slots.write_record(SlotName::B, &record).unwrap();
         assert_eq!(world.settled().await, "VersionRejected");
         let back = world.told().rolled_back.unwrap();
-        assert!(back.message.starts_with("no Pod sandbox starts: "), "{}", back.message);
+        assert!(back.message.starts_with("failed to start a Pod sandbox: "), "{}", back.message);
     });
 }
 
@@ -674,7 +676,7 @@ fn a_long_step_ends_when_another_version_is_selected() {
             world.select(2);
         };
         tokio::join!(agent.advance(), select);
-        assert_eq!(agent.standing.progress.as_deref(), Some("asks for the node image"));
+        assert_eq!(agent.standing.progress.as_deref(), Some("resolves the node image"));
         assert_eq!(world.settled().await, "Applied");
         assert!(is_applied(&world, SlotName::A, 2));
     });

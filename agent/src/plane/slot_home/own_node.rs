@@ -107,7 +107,7 @@ pub(super) struct NodeFollower {
 }
 
 /// Wake source.
-#[expect(clippy::large_enum_variant, reason = "there is one at a time, and its turn takes it apart")]
+#[expect(clippy::large_enum_variant, reason = "only one exists at a time, and its turn consumes it")]
 pub(super) enum Woken {
     /// The slots may have changed.
     Slots,

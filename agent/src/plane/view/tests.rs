@@ -105,7 +105,7 @@ fn broken_watch_keeps_its_data_which_is_outdated_after_a_while() {
     assert_eq!(seen.api, Api::Away);
     assert!(matches!(seen.node, NodeState::Present(_)));
     assert!(
-        seen.describe().contains("Node of this host cannot be watched: no connection"),
+        seen.describe().contains("watch of Node of this host failed: no connection"),
         "{}",
         seen.describe()
     );

@@ -120,8 +120,12 @@ impl Agent {
             }
         }
         match self.send_report(&enrollment, true).await {
-            Ok(()) => tracing::info!("end of the host announced"),
-            Err(error) => tracing::warn!(error = chain(&error), "failed to announce the end of the host"),
+            Ok(()) => tracing::info!("shutdown of the host announced"),
+            Err(error) => tracing::warn!(
+                error = chain(&error),
+                "failed to announce the shutdown of the \
+                 host"
+            ),
         }
     }
 

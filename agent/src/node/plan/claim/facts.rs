@@ -344,12 +344,12 @@ impl ClaimStep {
             Self::SetProviderId { .. } => "sets providerID and label of the Node",
             Self::Join { .. } => "records that the host has joined",
             Self::Fail { .. } => "records that the claim failed",
-            Self::BeginRelease { .. } => "records that the claim has ended",
+            Self::BeginRelease { .. } => "records the end of the claim",
             Self::StopSlot => "stops the slots",
             Self::ClearLinks => "removes network links of the slot",
             Self::EmptySlots => "empties both slots",
             Self::BeginWipe { .. } => "records that the host must be wiped",
-            Self::RequestWipe { .. } => "reboots the host, so that it is wiped",
+            Self::RequestWipe { .. } => "reboots the host for the wipe",
             Self::EndRelease => "records that the host is released",
         }
     }

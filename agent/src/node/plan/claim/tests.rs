@@ -249,7 +249,7 @@ fn bootstrap_fails_at_its_deadline_which_a_later_boot_renews() {
     let ClaimStep::Fail { cause: FailureCause::BootstrapFailed, message } = fails else {
         panic!("{fails:?}")
     };
-    assert_eq!(message, "the host has not joined in time: the user data has not ended");
+    assert_eq!(message, "the host did not join in time: the user data has not finished");
     seen.slot.script = Script::Ended(0);
     (seen.now, seen.uptime) = (at(10_000), SignedDuration::from_secs(30));
     let expected = ClaimPlan::Wait { pending: Pending::Node, until: Some(at(10_570)) };

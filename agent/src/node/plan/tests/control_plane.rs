@@ -65,9 +65,9 @@ fn the_gate_of_a_control_plane_waits_for_its_own_api_server() {
     world.until("start_slot");
     world.live_on();
     world.seen.health.awaits_control_plane = true;
-    world.seen.health.message = Some("it answers 500".to_owned());
+    world.seen.health.message = Some("status 500".to_owned());
     let Plan::Wait(wait) = world.plan() else { panic!("the gate is passed") };
-    assert_eq!(wait.message, "the API server of the slot is not ready: it answers 500");
+    assert_eq!(wait.message, "the API server of the slot is not ready: status 500");
 }
 
 /// A host on trial as a further control plane that never becomes healthy.
@@ -306,11 +306,11 @@ fn o8_etcd_refusal_is_reported_before_preparation_and_node_deletion() {
     world.settle();
     world.seen.slots[SlotName::A].joined_control_plane = true;
     world.select(2);
-    world.seen.leave = Leave::MayNot("it is the only member".to_owned());
+    world.seen.leave = Leave::MayNot("the member is the only one".to_owned());
     let Plan::Wait(wait) = world.plan() else { panic!("{:?}", world.plan()) };
     assert_eq!(wait.reason, PavedReason::ControlPlaneProtected);
     assert!(wait.message.starts_with("workers-v2 is selected"), "{}", wait.message);
-    assert!(wait.message.ends_with("it is the only member"), "{}", wait.message);
+    assert!(wait.message.ends_with("the member is the only one"), "{}", wait.message);
     assert!(wait.until.is_some_and(|until| until > world.seen.now), "etcd is asked again");
     // Another one has joined.
     world.seen.leave = Leave::May;

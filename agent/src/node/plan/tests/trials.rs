@@ -143,7 +143,7 @@ fn a_version_that_ends_the_host_again_and_again_is_taken_back() {
     let Plan::Do(Step { act: Act::Fail { reason, back_to: Some(_), .. }, .. }) = world.plan() else {
         panic!("{:?}", world.plan())
     };
-    assert_eq!(reason, "the host was booted 3 times in this trial");
+    assert_eq!(reason, "the host booted 3 times during the trial");
     world.settle();
     assert_eq!(world.node(), Some(1), "{}", world.log.join("\n"));
 }
@@ -194,7 +194,7 @@ fn a_clock_that_is_set_back_once_the_node_is_ready_fails_no_trial() {
     world.until("start_slot");
     world.live_on();
     let Plan::Wait(wait) = world.plan() else { panic!("{:?}", world.plan()) };
-    assert!(wait.message.contains("has to stay so"), "{}", wait.message);
+    assert!(wait.message.contains("must stay Ready"), "{}", wait.message);
     // By an hour, which is not counted; what the Node says stays as it was written.
     world.seen.now = later(world.seen.now, SignedDuration::from_secs(-3600));
     world.seen.not_counted = SignedDuration::from_secs(-3600);

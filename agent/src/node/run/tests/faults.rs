@@ -146,7 +146,7 @@ fn reason_is_the_kubelets_log_before_kubeadm_has_output() {
             }
         }
         let reason = world.told().rolled_back.unwrap().message;
-        assert_eq!(reason, "kubeadm has not ended\n    open /etc/kubernetes/pki/ca.crt: no such file");
+        assert_eq!(reason, "kubeadm has not finished\n    open /etc/kubernetes/pki/ca.crt: no such file");
         let calls = slot.calls();
         assert!(calls.iter().any(|call| call.ends_with("--unit kubelet.service")), "{calls:?}");
     });
@@ -294,7 +294,7 @@ fn unremovable_former_contents_are_reported_and_delay_nothing() {
         let mut world = applied().await;
         let slots = world.parts.slots.clone();
         std::fs::create_dir_all(slots.places().trash(SlotName::B).join("0/volume")).unwrap();
-        let stuck = "cannot remove /var/lib/bedplate/trash/b/0/volume; a file system is mounted there";
+        let stuck = "cannot remove /var/lib/bedplate/trash/b/0/volume; unmount the file system there";
         slots.trash().finished(slots.trash().put(), Some(stuck.to_owned()));
         fails_for_want_of_room(&world);
         fails_for_want_of_room(&world);
@@ -475,7 +475,7 @@ fn trust_5_expired_kubelet_certificate_is_renewed_by_the_agent() {
         tokio::join!(agent.advance(), kubelet);
         let told = world.told().paved.unwrap();
         assert_eq!(told.reason, PavedReason::KubeletCertificateExpired);
-        assert!(told.message.contains("certificate expired"), "{}", told.message);
+        assert!(told.message.contains("expired"), "{}", told.message);
         assert!(!given.exists() && !link.is_symlink(), "the key is not left there");
         assert!(!world.parts.slots.places().kubelet_key(SlotName::A).exists());
         assert_eq!(world.plane.requests.names().len(), 2, "one for the join, one for the renewal");
@@ -506,7 +506,7 @@ fn standalone_kubelet_with_an_expired_certificate_joins_again() {
         let told = world.told().paved.unwrap();
         assert_eq!((told.status, told.reason), (Truth::True, PavedReason::KubeletCertificateExpired));
         assert!(
-            told.message.contains("there is no /etc/kubernetes/join.conf; docs/concepts/node.md"),
+            told.message.contains("/etc/kubernetes/join.conf is missing; docs/concepts/node.md"),
             "{}",
             told.message
         );

@@ -295,7 +295,7 @@ fn last_member_stays_and_its_removal_is_canceled() {
         assert!(!world.parts.slots.has_mark(SlotName::A, LEAVING));
         let paved = world.told().paved.unwrap();
         assert_eq!(paved.reason, PavedReason::ControlPlaneProtected);
-        assert!(paved.message.contains("it is the only member"), "{}", paved.message);
+        assert!(paved.message.contains("the member is the only one"), "{}", paved.message);
     });
 }
 
@@ -343,7 +343,7 @@ fn o8_last_member_is_reported_until_another_one_joins() {
             "{}",
             paved.message
         );
-        assert!(paved.message.contains("it is the only member"), "{}", paved.message);
+        assert!(paved.message.contains("the member is the only one"), "{}", paved.message);
         assert_eq!(world.record(SlotName::B), None, "version 2 is not selected any more");
         etcd.members.lock().unwrap().push((9, FIRST));
         assert_eq!(world.settled().await, "Applied");

@@ -27,7 +27,7 @@ fn trial_starts_only_if_it_is_still_planned() {
         let world = prepared().await;
         let changes: [(&str, Change); 3] = [
             ("the watch broke", |seen| seen.api = Api::Away),
-            ("the watch begins anew", |seen| seen.node = NodeState::Unknown),
+            ("the watch starts again", |seen| seen.node = NodeState::Unknown),
             ("another Machine has the name", |seen| seen.ours = false),
         ];
         let step = Step { slot: SlotName::B, act: Act::BeginTrial };
