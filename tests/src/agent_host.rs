@@ -16,6 +16,7 @@ use crate::guard::run;
 use crate::host::Host;
 use crate::kubernetes::{Credentials, Kubernetes, Objects};
 use crate::netns::Namespace;
+use crate::objects;
 use crate::pxed::{binary, cache};
 use crate::registry::Registry;
 
@@ -154,11 +155,7 @@ impl AgentHost {
 
     /// Creates the Machine of a host, and enrolls the host with a new key.
     fn enroll(&self, host: &Host, name: &str, mac: &str, heartbeat: u32) -> Result<()> {
-        let interface = json!({ "macAddress": mac });
-        self.apply(
-            &json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": name },
-            "spec": { "provider": "pxe", "pxe": { "interfaces": [interface] } } }),
-        )?;
+        self.apply(&objects::machine(name).pxe(mac).json())?;
         let agent =
             self.kubernetes.certificate(&format!("bedplate:machine:{name}"), &["bedplate:machines"])?;
         let ca = std::fs::read_to_string(self.kubernetes.ca())?;
@@ -203,7 +200,7 @@ impl AgentHost {
         let files = files
             .iter()
             .map(|(path, content)| json!({ "path": path, "content": content, "permissions": "0755" }));
-        let spec = json!({ "configurationName": "workers", "version": number, "template": {
+        let template = serde_json::from_value(json!({
             "image": { "reference": self.registry.reference(), "caBundle": self.registry.authority() },
             "kubernetes": { "version": "v1.34.4" },
             "files": files.collect::<Vec<_>>(),
@@ -211,9 +208,8 @@ impl AgentHost {
                 "dropins": [{ "name": "99-stand-in.conf", "contents": KUBELET_UNIT }] }],
             "container": { "network": network },
             "healthGate": { "timeoutSeconds": 60, "minReadySeconds": 1 },
-        } });
-        self.apply(&json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfigurationVersion",
-            "metadata": { "name": format!("workers-v{number}") }, "spec": spec }))
+        }))?;
+        self.apply(&objects::version("workers", number, &template).json())
     }
 
     /// The agent's metrics, read as docs/guides/operations.md says.

@@ -19,6 +19,7 @@ pub mod kstatus;
 pub mod kubernetes;
 pub mod netns;
 pub mod nodes;
+pub mod objects;
 pub mod pxed;
 pub mod qemu;
 pub mod rack;

@@ -7,14 +7,14 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::bmc::chassis::{Action, Source};
 use crate::bmc::server::Server;
 use crate::kubernetes::{Kubernetes, Objects};
 use crate::pxed::{self, Pxed, Setup};
 use crate::rack::{ADDRESS, Rack};
-use crate::{guard, timeline, wait};
+use crate::{guard, objects, timeline, wait};
 
 /// Maximum time until pxed has seen an object and sent a request to a BMC, or an operation has ended, on a busy machine.
 pub const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
@@ -198,12 +198,10 @@ impl<'r> Site<'r> {
     /// The API server refuses it.
     pub fn create(&self, number: u8, operation: &str, parameters: &Value) -> Result<String> {
         let machine = self.server(number)?.name();
-        let object = json!({
-            "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation",
-            "metadata": { "generateName": format!("{machine}-{}-", operation.to_lowercase()) },
-            "spec": { "machineRef": { "name": machine }, "operationName": operation, "parameters": parameters },
-        });
-        let made = self.objects()?.create(&object)?;
+        let start = format!("{machine}-{}-", operation.to_lowercase());
+        let parameters = serde_json::from_value(parameters.clone())?;
+        let object = objects::operation(machine, operation).on(machine).generate_name(&start);
+        let made = self.objects()?.create(&object.spec(|spec| spec.parameters = parameters).json())?;
         Ok(made["metadata"]["name"].as_str().context("an object without a name")?.to_owned())
     }
 

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use bedplate_tests::agent_host::{AgentHost, JOINS, NAME, NODE_TIMEOUT, has_applied, paved};
 use bedplate_tests::guard::Directory;
 use bedplate_tests::kubernetes::Objects;
+use bedplate_tests::objects;
 use bedplate_tests::secret::Secret;
 use bedplate_tests::wait;
 use serde_json::{Value, json};
@@ -29,11 +30,10 @@ impl Site {
     /// A version like the first one, but for this.
     fn version(&self, number: u32, change: impl FnOnce(&mut Value)) {
         let first = self.objects().get("mcv", "workers-v1").unwrap().unwrap();
-        let mut spec = first["spec"].clone();
-        spec["version"] = json!(number);
-        change(&mut spec["template"]);
-        self.create(&json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfigurationVersion",
-            "metadata": { "name": format!("workers-v{number}") }, "spec": spec }));
+        let mut template = first["spec"]["template"].clone();
+        change(&mut template);
+        let template = serde_json::from_value(template).unwrap();
+        self.create(&objects::version("workers", number, &template).json());
     }
 
     fn objects(&self) -> &Objects {
@@ -46,9 +46,8 @@ impl Site {
 
     /// Asks for an applyConfiguration; its status when it has ended.
     fn apply_configuration(&self, name: &str) -> Value {
-        self.create(&json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation",
-            "metadata": { "name": name, "labels": { "bedplate.dev/machine": NAME } },
-            "spec": { "machineRef": { "name": NAME }, "operationName": "applyConfiguration" } }));
+        let operation = objects::operation(name, "applyConfiguration").on(NAME);
+        self.create(&operation.label("bedplate.dev/machine", NAME).json());
         self.objects().merge_status("mop", name, &json!({ "state": "Pending" })).unwrap();
         let ended = |operation: Option<&Value>| {
             let status = &operation?["status"];

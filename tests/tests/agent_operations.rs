@@ -27,6 +27,7 @@ use bedplate_process::liveness::Pulse;
 use bedplate_tests::guard::Directory;
 use bedplate_tests::host::{End, Host};
 use bedplate_tests::netns::Namespace;
+use bedplate_tests::objects;
 use bedplate_tests::wait::until;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -53,10 +54,14 @@ struct Paper {
 
 impl Paper {
     fn new(operation: &str, parameters: &Value) -> Result<Arc<Self>> {
-        let object = json!({"apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation",
-            "metadata": {"name": format!("node-1-{}", operation.to_lowercase()), "uid": "3f2a7c10-1", "resourceVersion": "1"},
-            "spec": {"machineRef": {"name": "node-1"}, "operationName": operation, "parameters": parameters}});
-        let operations = vec![Arc::new(serde_json::from_value(object)?)];
+        let name = format!("node-1-{}", operation.to_lowercase());
+        let parameters = serde_json::from_value(parameters.clone())?;
+        let object = objects::operation(&name, operation).on("node-1").metadata(|metadata| {
+            metadata.uid = Some("3f2a7c10-1".to_owned());
+            metadata.resource_version = Some("1".to_owned());
+        });
+        let object = object.spec(|spec| spec.parameters = parameters);
+        let operations = vec![Arc::new(object.build())];
         let view = View { operations, complete: true, standing: Standing::Ready, ..View::default() };
         Ok(Arc::new(Self { views: watch::Sender::new(view), version: AtomicU64::new(2) }))
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use bedplate_tests::nodes::{self, CONFIGURATION, Nodes, condition, has_applied};
+use bedplate_tests::objects;
 use bedplate_tests::rack::Rack;
 use bedplate_tests::secret::Secret;
 use bedplate_tests::site::Site;
@@ -40,11 +41,7 @@ impl<'r> Rollout<'r> {
         let mut rollout = Self { workers: Vec::new(), nodes, site, rack };
         rollout.edit(&json!({}))?;
         for (name, last) in NAMES.into_iter().zip(11..) {
-            rollout.nodes.apply(
-                &rollout.site,
-                &json!({"apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": {"name": name},
-                    "spec": {"provider": "manual"}}),
-            )?;
+            rollout.nodes.apply(&rollout.site, &objects::machine(name).json())?;
             let socket = rollout.socket()?;
             wait::until("the Machine at pxed", LIMIT, || {
                 Ok(bedplate_tests::pxed::ask(&socket, &format!("/v1/machines/{name}")).ok())

@@ -10,6 +10,7 @@ use std::time::Duration;
 use bedplate_tests::guard::{Directory, Process, run};
 use bedplate_tests::host::{End, Host};
 use bedplate_tests::netns::Namespace;
+use bedplate_tests::objects;
 use bedplate_tests::pxed::{ask, binary};
 use bedplate_tests::wait;
 use serde_json::{Value, json};
@@ -53,9 +54,7 @@ impl Site {
             at("initrd"),
         );
         std::fs::write(site.path("pxed.toml"), config).unwrap();
-        site.manifest(
-            &json!({ "kind": "Machine", "metadata": { "name": NAME }, "spec": { "provider": "manual" } }),
-        );
+        site.manifest(&objects::machine(NAME).json());
         site
     }
 
@@ -64,8 +63,6 @@ impl Site {
     }
 
     fn manifest(&self, object: &Value) {
-        let mut object = object.clone();
-        object["apiVersion"] = json!("bedplate.dev/v1alpha1");
         let name = object["metadata"]["name"].as_str().unwrap();
         std::fs::write(self.path(&format!("machines.d/{name}.json")), object.to_string()).unwrap();
     }
@@ -121,9 +118,8 @@ impl Site {
 }
 
 fn operation(name: &str, operation: &str, parameters: &Value) -> Value {
-    let spec =
-        json!({ "machineRef": { "name": NAME }, "operationName": operation, "parameters": parameters });
-    json!({ "kind": "MachineOperation", "metadata": { "name": name }, "spec": spec })
+    let parameters = serde_json::from_value(parameters.clone()).unwrap();
+    objects::operation(name, operation).on(NAME).spec(|spec| spec.parameters = parameters).json()
 }
 
 fn main_pid(host: &Host) -> String {

@@ -14,16 +14,16 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use bedplate_api::configuration::NodeRole;
+use bedplate_api::machine::Machine;
 use bedplate_tests::guard::{Directory, Process};
 use bedplate_tests::kstatus::{self, Kstatus};
 use bedplate_tests::kubernetes::{Kubernetes, Objects};
+use bedplate_tests::objects::{self, Builder, NODE_IMAGE};
 use bedplate_tests::{pxed, wait};
 use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue, KeyPair, SanType};
 use serde_json::{Value, json};
 
-/// By its digest: a tag would have to be resolved before anything is selected.
-const NODE_IMAGE: &str =
-    "registry.example/node@sha256:0000000000000000000000000000000000000000000000000000000000000001";
 /// Address of the API server in its EndpointSlice.
 const ENDPOINT: &str = "10.7.6.1";
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -108,17 +108,16 @@ impl Site {
         wait::until_asked(words, PATIENCE, || Ok(refusal())).unwrap();
     }
 
-    fn configuration(&self, name: &str, spec: &Value, content: u32) {
-        self.apply(&configuration(name, spec, content));
+    /// Applies a MachineConfiguration without choices. Each `content` has its own version.
+    fn configure(&self, name: &str, content: u32) {
+        self.apply(&objects::configuration(name, &objects::numbered_template(content)).json());
     }
 
-    /// A Machine whose host is enrolled.
-    fn machine(&self, name: &str, labels: &Value, spec: &Value) {
-        let mut spec = spec.clone();
-        spec["provider"] = json!("manual");
-        let mut machine = object("Machine", name, &spec);
-        machine["metadata"]["labels"] = labels.clone();
+    /// Applies a Machine whose host is enrolled.
+    fn machine(&self, machine: &Builder<Machine>) {
+        let machine = machine.json();
         self.apply(&machine);
+        let name = machine["metadata"]["name"].as_str().unwrap();
         self.status(name, &json!({ "conditions": [condition("Enrolled")] }));
     }
 
@@ -150,14 +149,6 @@ impl Site {
     }
 }
 
-/// A MachineConfiguration. Each `content` has a version of its own.
-fn configuration(name: &str, spec: &Value, content: u32) -> Value {
-    let mut spec = spec.clone();
-    spec["template"] = json!({ "image": { "reference": NODE_IMAGE },
-        "kubernetes": { "version": "v1.34.4" }, "sysctls": { "kernel.panic": content.to_string() } });
-    object("MachineConfiguration", name, &spec)
-}
-
 fn controller(kubernetes: &Kubernetes, place: &Directory, name: &str) -> Process {
     let kubeconfig = kubernetes.service_account("bedplate-system", "bedplate-controller").unwrap();
     let mut command = Command::new(binary());
@@ -172,10 +163,6 @@ fn binary() -> PathBuf {
     pxed::binary("bedplate-controller").unwrap()
 }
 
-fn object(kind: &str, name: &str, spec: &Value) -> Value {
-    json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": kind, "metadata": { "name": name }, "spec": spec })
-}
-
 fn condition(kind: &str) -> Value {
     json!({ "type": kind, "status": "True", "reason": "Done", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" })
 }
@@ -187,16 +174,16 @@ fn pending(machine: &Value) -> Option<&Value> {
 #[test]
 fn c1_c2_c5_versions_follow_edits_and_numbers_are_never_used_again() {
     let site = Site::shared();
-    site.configuration("edits", &json!({}), 1);
+    site.configure("edits", 1);
     let first = site.until(("mcv", "edits-v1"), "version 1", |v| v["status"]["deployed"] == false);
     let uid = site.get("mc", "edits").unwrap()["metadata"]["uid"].clone();
     assert_eq!(first["metadata"]["ownerReferences"][0]["uid"], uid);
-    site.configuration("edits", &json!({}), 2);
+    site.configure("edits", 2);
     let panic = |v: &Value| v["spec"]["template"]["sysctls"]["kernel.panic"].clone();
     site.until(("mcv", "edits-v1"), "the edit", |v| panic(v) == "2");
-    site.machine("edits", &json!({}), &json!({ "configurationRef": { "name": "edits" } }));
+    site.machine(&objects::machine("edits").configuration("edits"));
     site.selected("edits", 1);
-    site.configuration("edits", &json!({}), 3);
+    site.configure("edits", 3);
     site.until(("mcv", "edits-v2"), "version 2", |v| panic(v) == "3");
     assert_eq!(panic(&site.get("mcv", "edits-v1").unwrap()), "2");
     site.until(("mc", "edits"), "the highest number", |c| c["status"]["latestVersion"] == 2);
@@ -210,13 +197,12 @@ fn c1_c2_c5_versions_follow_edits_and_numbers_are_never_used_again() {
 #[test]
 fn kstatus_of_a_machine_follows_each_edit() {
     let site = Site::shared();
-    site.configuration("kstatus", &json!({}), 1);
-    site.machine("kstatus", &json!({}), &json!({ "configurationRef": { "name": "kstatus" } }));
+    site.configure("kstatus", 1);
+    site.machine(&objects::machine("kstatus").configuration("kstatus"));
     site.selected("kstatus", 1);
     site.join("kstatus");
     site.until(("machine", "kstatus"), "Current", |machine| kstatus::of(machine) == Kstatus::Current);
-    let spec = json!({ "configurationRef": { "name": "kstatus" }, "provider": "manual", "paused": true });
-    site.apply(&object("Machine", "kstatus", &spec));
+    site.apply(&objects::machine("kstatus").configuration("kstatus").paused(true).json());
     let is_observed = |machine: &Value| {
         let generation = &machine["metadata"]["generation"];
         let ready = &machine["status"]["conditions"]
@@ -237,16 +223,18 @@ fn kstatus_of_a_machine_follows_each_edit() {
 #[test]
 fn c6_what_is_in_use_and_the_newest_outlive_the_history() {
     let site = Site::shared();
-    let (limit, reference) =
-        (json!({ "revisionHistoryLimit": 1 }), json!({ "configurationRef": { "name": "history" } }));
-    site.configuration("history", &limit, 1);
-    site.machine("history-1", &json!({}), &reference);
+    let edit = |content: u32| {
+        let edited = objects::configuration("history", &objects::numbered_template(content));
+        site.apply(&edited.spec(|spec| spec.revision_history_limit = 1).json());
+    };
+    edit(1);
+    site.machine(&objects::machine("history-1").configuration("history"));
     site.selected("history-1", 1);
-    site.configuration("history", &limit, 2);
+    edit(2);
     site.until_there("mcv", "history-v2");
-    site.machine("history-2", &json!({}), &reference);
+    site.machine(&objects::machine("history-2").configuration("history"));
     site.selected("history-2", 2);
-    site.configuration("history", &limit, 3);
+    edit(3);
     site.until_there("mcv", "history-v3");
     assert!(site.get("mcv", "history-v2").is_some(), "history-2 uses it");
     site.objects().delete("machine", "history-2").unwrap();
@@ -257,24 +245,25 @@ fn c6_what_is_in_use_and_the_newest_outlive_the_history() {
 #[test]
 fn c3_h3_selector_decides_once_and_an_unmatched_machine_gets_a_reason() {
     let site = Site::shared();
-    site.machine("lonely", &json!({ "row": "none" }), &json!({}));
+    site.machine(&objects::machine("lonely").label("row", "none"));
     let is_pending = |machine: &Value| pending(machine).is_some_and(|c| c["reason"] == "NoConfiguration");
     site.until(("machine", "lonely"), "ConfigurationPending", is_pending);
-    let selector = |priority: i32| json!({ "machineSelector": { "matchLabels": { "row": "c3" } }, "priority": priority });
-    site.configuration("c3-b", &selector(1), 1);
-    site.configuration("c3-a", &selector(0), 1);
+    let selecting = |name: &str, priority: i32| {
+        let selecting = objects::configuration(name, &objects::numbered_template(1)).selects("row", "c3");
+        selecting.spec(|spec| spec.priority = priority)
+    };
+    site.apply(&selecting("c3-b", 1).json());
+    site.apply(&selecting("c3-a", 0).json());
     site.until(("mcv", "c3-a-v1"), "a version", |_| true);
     site.until(("mcv", "c3-b-v1"), "a version", |_| true);
-    site.machine("c3", &json!({ "row": "c3" }), &json!({}));
+    site.machine(&objects::machine("c3").label("row", "c3"));
     let selected = site.selected("c3", 1);
     assert_eq!((&selected["name"], &selected["source"]), (&json!("c3-b"), &json!("Selector")));
-    let stricter =
-        json!({ "machineSelector": { "matchLabels": { "row": "c3", "new": "yes" } }, "priority": 9 });
-    site.configuration("c3-a", &stricter, 1);
+    site.apply(&selecting("c3-a", 9).selects("new", "yes").json());
     site.until(("machine", "lonely"), "the new selector", |machine| {
         pending(machine).is_some_and(|c| c["message"].as_str().unwrap().contains("new=yes"))
     });
-    site.machine("c3-later", &json!({ "row": "c3", "new": "yes" }), &json!({}));
+    site.machine(&objects::machine("c3-later").label("row", "c3").label("new", "yes"));
     assert_eq!(site.selected("c3-later", 1)["name"], "c3-a");
     assert_eq!(site.selected("c3", 1)["name"], "c3-b", "decided once");
     let lonely = site.until(("machine", "lonely"), "the nearest", |machine| {
@@ -287,8 +276,8 @@ fn c3_h3_selector_decides_once_and_an_unmatched_machine_gets_a_reason() {
 #[test]
 fn h4_h5_h6_h7_node_is_recorded_annotated_and_replaced_after_its_end() {
     let site = Site::shared();
-    site.configuration("nodes", &json!({}), 1);
-    site.machine("nodes", &json!({}), &json!({ "configurationRef": { "name": "nodes" } }));
+    site.configure("nodes", 1);
+    site.machine(&objects::machine("nodes").configuration("nodes"));
     site.selected("nodes", 1);
     let locked = site.get("mcv", "nodes-v1").unwrap();
     assert_eq!(locked["status"]["deployed"], true, "H4: locked before it is selected");
@@ -305,7 +294,7 @@ fn h4_h5_h6_h7_node_is_recorded_annotated_and_replaced_after_its_end() {
     let machine = site.until(("machine", "nodes"), "its Node", |m| m["status"]["nodeRef"]["uid"] == uid);
     assert_eq!(machine["status"]["providerID"], "bedplate://nodes");
     site.until(("machine", "nodes"), "Ready", |m| m["status"]["phase"] == "Ready");
-    site.configuration("nodes", &json!({}), 2);
+    site.configure("nodes", 2);
     site.until(("mc", "nodes"), "an outdated Machine", |c| c["status"]["machines"]["outdated"] == 1);
     assert_eq!(site.selected("nodes", 1)["version"], 1, "an edit alone moves nothing");
     site.objects().delete("node", "nodes").unwrap();
@@ -315,8 +304,7 @@ fn h4_h5_h6_h7_node_is_recorded_annotated_and_replaced_after_its_end() {
     site.join("nodes");
     site.until(("node", "nodes"), "its annotations", annotated("2"));
     site.until(("machine", "nodes"), "its Node", |m| m["status"].get("nodeRef").is_some());
-    let back = json!({ "configurationRef": { "name": "nodes", "version": 1 }, "provider": "manual" });
-    site.apply(&object("Machine", "nodes", &back));
+    site.apply(&objects::machine("nodes").version("nodes", 1).json());
     site.selected("nodes", 1);
     site.objects().delete("node", "nodes").unwrap();
     site.until(("machine", "nodes"), "no Node", |m| m["status"].get("nodeRef").is_none());
@@ -327,22 +315,21 @@ fn h4_h5_h6_h7_node_is_recorded_annotated_and_replaced_after_its_end() {
 #[test]
 fn h1_a_paused_machine_is_left_as_it_is_and_the_phase_decides_nothing() {
     let site = Site::shared();
-    site.configuration("paused", &json!({}), 1);
-    site.machine("paused", &json!({}), &json!({ "paused": true, "configurationRef": { "name": "paused" } }));
+    site.configure("paused", 1);
+    site.machine(&objects::machine("paused").configuration("paused").paused(true));
     let machine = site.until(("machine", "paused"), "Paused", |m| m["status"]["phase"] == "Paused");
     assert!(machine["status"].get("selected").is_none());
     site.status("paused", &json!({ "phase": "Ready" }));
     site.until(("machine", "paused"), "Paused again", |m| m["status"]["phase"] == "Paused");
-    let unpaused = json!({ "configurationRef": { "name": "paused" }, "provider": "manual", "paused": false });
-    site.apply(&object("Machine", "paused", &unpaused));
+    site.apply(&objects::machine("paused").configuration("paused").json());
     site.selected("paused", 1);
 }
 
 #[test]
 fn v1_v3_versions_are_the_controllers_and_what_is_in_use_is_not_deleted() {
     let site = Site::shared();
-    site.configuration("kept", &json!({}), 1);
-    site.machine("kept", &json!({}), &json!({ "configurationRef": { "name": "kept" } }));
+    site.configure("kept", 1);
+    site.machine(&objects::machine("kept").configuration("kept"));
     site.selected("kept", 1);
     let edit = json!({ "metadata": { "labels": { "a": "b" } } });
     site.until_refused("edit the MachineConfiguration", || site.objects().merge("mcv", "kept-v1", &edit));
@@ -366,10 +353,7 @@ fn v1_v3_versions_are_the_controllers_and_what_is_in_use_is_not_deleted() {
 #[test]
 fn v3_version_without_a_configuration_is_deleted_once_it_is_unused() {
     let site = Site::shared();
-    let template = json!({ "image": { "reference": NODE_IMAGE },
-        "kubernetes": { "version": "v1.34.4" } });
-    let spec = json!({ "configurationName": "lost", "version": 1, "template": template });
-    let mut version = object("MachineConfigurationVersion", "lost-v1", &spec);
+    let mut version = objects::version("lost", 1, &objects::template(NODE_IMAGE)).json();
     version["metadata"]["finalizers"] = json!(["bedplate.dev/in-use"]);
     // A version of a configuration whose finalizer a user removed, or that was re-created under its name.
     version["metadata"]["ownerReferences"] = json!([{ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration",
@@ -406,7 +390,7 @@ fn rights_of_the_controllers_credentials_are_bounded() {
     ] {
         assert!(!may(verb, what), "{verb} {what}");
     }
-    site.configuration("bounded", &json!({}), 1);
+    site.configure("bounded", 1);
     site.apply(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "bounded" } }));
     let as_controller = site.as_controller();
     let apply = |manager: &str, (version, kind): (&str, &str), change: &Value| {
@@ -448,14 +432,13 @@ const CONTROLLER: &str = "system:serviceaccount:bedplate-system:bedplate-control
 #[test]
 fn controllers_credentials_write_no_status_fields_of_other_programs() {
     let site = Site::shared();
-    site.machine("fields", &json!({}), &json!({ "paused": true }));
+    site.machine(&objects::machine("fields").paused(true));
     let power = json!({ "state": "Off" });
     site.status("fields", &json!({ "power": power }));
     let as_controller = site.as_controller();
     let try_apply = |status: &Value, more: &str| {
-        let mut machine = object("Machine", "fields", &json!({}));
-        machine.as_object_mut().unwrap().remove("spec");
-        machine["status"] = status.clone();
+        let machine = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",
+            "metadata": { "name": "fields" }, "status": status });
         as_controller.apply_as("test", "/status", &machine, more)
     };
     let apply = |status: &Value| try_apply(status, "");
@@ -536,7 +519,7 @@ impl Site {
 #[test]
 fn trust_5_only_the_last_enrolled_host_gets_its_kubelets_certificate() {
     let site = Site::shared();
-    site.machine("trust", &json!({}), &json!({ "paused": true }));
+    site.machine(&objects::machine("trust").paused(true));
     let (agent, enrollment) = Kubernetes::shared().agent("trust").unwrap();
     let agent = Kubernetes::shared().objects_of(&agent).unwrap();
     site.status("trust", &json!({ "enrollment": enrollment }));
@@ -604,7 +587,7 @@ impl Site {
 
     /// Applies a Machine whose agent has reported these addresses.
     fn reporting(&self, name: &str, addresses: &[&str]) {
-        self.machine(name, &json!({}), &json!({ "paused": true }));
+        self.machine(&objects::machine(name).paused(true));
         let addresses: Vec<Value> =
             addresses.iter().map(|address| json!({ "type": "InternalIP", "address": address })).collect();
         self.status(name, &json!({ "addresses": addresses }));
@@ -639,7 +622,7 @@ fn trust_5_kubelet_gets_its_serving_certificate_and_no_other() {
     site.status("serves", &json!({ "addresses": [{ "type": "InternalIP", "address": service }] }));
     for (name, pem, words) in [
         ("name", serving_request("serves", "other", &["10.7.9.1"]), "which is not serves"),
-        ("loopback", serving_request("serves", "serves", &["127.0.0.1"]), "127.0.0.1 is not an address"),
+        ("loopback", serving_request("serves", "serves", &["127.0.0.1"]), "127.0.0.1 is not reachable"),
         (
             "service",
             serving_request("serves", "serves", &[&service]),
@@ -654,13 +637,15 @@ fn trust_5_kubelet_gets_its_serving_certificate_and_no_other() {
 #[test]
 fn trust_5_endpoint_of_api_server_is_for_the_kubelet_of_its_control_plane() {
     let site = Site::shared();
-    for (name, role, verdict) in
-        [("endpoint-plane", "ControlPlane", "Approved"), ("endpoint-worker", "Worker", "Denied")]
-    {
-        let template = json!({ "image": { "reference": NODE_IMAGE },
-            "kubernetes": { "version": "v1.34.4", "role": role, "joinConfiguration": {} } });
-        site.apply(&object("MachineConfiguration", name, &json!({ "template": template })));
-        site.machine(name, &json!({}), &json!({ "configurationRef": { "name": name } }));
+    for (name, role, verdict) in [
+        ("endpoint-plane", NodeRole::ControlPlane, "Approved"),
+        ("endpoint-worker", NodeRole::Worker, "Denied"),
+    ] {
+        let mut template = objects::template(NODE_IMAGE);
+        template.kubernetes.role = role;
+        template.kubernetes.join_configuration = Some(json!({}));
+        site.apply(&objects::configuration(name, &template).json());
+        site.machine(&objects::machine(name).configuration(name));
         site.selected(name, 1);
         site.status(name, &json!({ "addresses": [{ "type": "InternalIP", "address": ENDPOINT }] }));
         site.node(name, Some(&format!("bedplate://{name}")), &[ENDPOINT]);
@@ -745,7 +730,7 @@ fn second_controller_waits_and_continues_when_the_first_was_killed() {
     let objects = kubernetes.objects().unwrap();
     let place = Directory::new("controllers").unwrap();
     let made = |name: &str| {
-        objects.apply(&configuration(name, &json!({}), 1)).unwrap();
+        objects.apply(&objects::configuration(name, &objects::numbered_template(1)).json()).unwrap();
         objects.until(("mcv", &format!("{name}-v1")), PATIENCE, |version| version.map(|_| ())).unwrap();
     };
     let mut first = controller(&kubernetes, &place, "first");
@@ -763,7 +748,7 @@ fn second_controller_waits_and_continues_when_the_first_was_killed() {
 #[test]
 fn trust_4_uncountable_time_of_one_machine_stops_no_controller() {
     let site = Site::shared();
-    site.machine("timeless", &json!({}), &json!({ "paused": true }));
+    site.machine(&objects::machine("timeless").paused(true));
     let unpause = json!({ "op": "add", "path": "/spec/paused", "value": false });
     site.objects().edit_at("machine", "timeless", &unpause, "9999-12-31T23:59:59Z").unwrap();
     let mut next = controller(Kubernetes::shared(), &site.place, "second");

@@ -190,7 +190,7 @@ fn fields_have_their_writers(rig: &mut Rig<'_>) {
     assert_eq!(status["agent"]["bootID"], kernel.trim());
     assert!(status["hardware"]["cpu"]["threads"].as_i64().unwrap() > 0, "{status}");
     assert!(
-        status["conditions"].to_string().contains("selects no stateDisk: state is in memory"),
+        status["conditions"].to_string().contains("selects no stateDisk, so state is in memory"),
         "{status}"
     );
     let managers = machine["metadata"]["managedFields"].as_array().cloned().unwrap();
@@ -209,10 +209,9 @@ fn fields_have_their_writers(rig: &mut Rig<'_>) {
 /// The certificate opens nothing but its own Machine.
 fn another_machine_is_refused(rig: &mut Rig<'_>) {
     let agent = rig.kubernetes.objects_of(&rig.host.path("state/kubeconfig")).unwrap();
-    let fields = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "server-2" },
-        "status": { "agent": { "version": "0" } } });
+    let status = json!({ "agent": { "version": "0" } });
     // Policies take effect some time after their creation.
-    let refused = || Ok(agent.apply_as("kubectl", "/status", &fields, "").err());
+    let refused = || Ok(agent.apply_status("kubectl", ("machine", "server-2"), &status).err());
     let said = wait::until_asked("a refusal", LIMIT, refused).unwrap().to_string();
     assert!(said.contains("bedplate:machine:server-1 is not the agent of Machine server-2"), "{said}");
 }
@@ -342,9 +341,8 @@ fn copied_key_is_worthless_after_a_rekey(rack: &Rack, rig: &mut Rig<'_>) {
         "another group"
     );
     let stolen = rig.kubernetes.objects_of(&thief.path("state/kubeconfig")).unwrap();
-    let fields = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "desk-1" },
-        "status": { "agent": { "version": "0" } } });
-    let refused = || Ok(stolen.apply_as("bedplate-agent", "/status", &fields, "").err());
+    let status = json!({ "agent": { "version": "0" } });
+    let refused = || Ok(stolen.apply_status("bedplate-agent", ("machine", "desk-1"), &status).err());
     let said = wait::until_asked("a refusal", LIMIT, refused).unwrap().to_string();
     assert!(said.contains("not the certificate that Machine desk-1 was enrolled with last"), "{said}");
     // Its agent sees that another certificate counts, and asks pxed for one with the key before.
@@ -450,10 +448,9 @@ fn trust_6_new_key_waits_for_a_permission_or_an_announced_end() {
     // The agent of the host in force announces its end, by the right that it has, and is heard no more.
     drop(second_agent);
     let own = rig.kubernetes.objects_of(&second.path("state/kubeconfig")).unwrap();
-    let end = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": MACHINE },
-        "status": { "agent": { "version": "0.1.0", "lastHeartbeatTime": jiff::Timestamp::now().to_string(),
-            "goingDownTime": jiff::Timestamp::now().to_string() } } });
-    own.apply_as("bedplate-agent", "/status", &end, "").unwrap();
+    let end = json!({ "agent": { "version": "0.1.0", "lastHeartbeatTime": jiff::Timestamp::now().to_string(),
+        "goingDownTime": jiff::Timestamp::now().to_string() } });
+    own.apply_status("bedplate-agent", ("machine", MACHINE), &end).unwrap();
     rig.until_machine(MACHINE, "the third key", |machine| {
         !["", first.as_str(), replaced.as_str()].contains(&key_of(machine).as_str())
             && is_true(machine, "Enrolled")

@@ -15,11 +15,12 @@ use std::time::{Duration, Instant};
 
 use bedplate_tests::bmc::chassis::{Action, Source};
 use bedplate_tests::bmc::simulator::Simulator;
+use bedplate_tests::objects;
 use bedplate_tests::pxed::ask;
 use bedplate_tests::timeline;
 use held::Held;
 use nix::sys::signal::Signal;
-use pods::{NAMESPACE, Site, all_seen, apply, get, objects, operation_object, secret, seen};
+use pods::{NAMESPACE, Site, all_seen, apply, get, objects, secret, seen};
 use serde_json::{Value, json};
 
 /// State of an operation when its leader is killed.
@@ -62,15 +63,23 @@ impl Stage {
         matches!(self, Self::Taken | Self::GoesOff | Self::IsOff | Self::GoesOn | Self::IsOn)
     }
 
-    fn operation(self) -> (&'static str, Value) {
+    const fn operation_name(self) -> &'static str {
         match self {
-            Self::ResetTaken => ("reset", json!({})),
-            Self::ResetUnanswered => ("reset", json!({ "timeoutSeconds": 25 })),
-            Self::ShutsDown | Self::ShutsNever => {
-                ("powerOff", json!({ "parameters": { "gracePeriodSeconds": "20" } }))
-            }
-            _ => ("powerCycle", json!({})),
+            Self::ResetTaken | Self::ResetUnanswered => "reset",
+            Self::ShutsDown | Self::ShutsNever => "powerOff",
+            _ => "powerCycle",
         }
+    }
+
+    /// Returns an operation with the name of its Machine.
+    fn operation(self, machine: &str) -> Value {
+        let operation = objects::operation(machine, self.operation_name()).on(machine);
+        match self {
+            Self::ResetUnanswered => operation.timeout(25),
+            Self::ShutsDown | Self::ShutsNever => operation.parameter("gracePeriodSeconds", "20"),
+            _ => operation,
+        }
+        .json()
     }
 
     const fn step(self) -> Option<&'static str> {
@@ -187,10 +196,7 @@ fn bring_to_their_stages(site: &Site, cases: &[Case], leader: &str) {
     // Operations whose time runs start last.
     for cycles in [true, false] {
         let some: Vec<&Case> = cases.iter().filter(|case| case.stage.is_cycle() == cycles).collect();
-        let operation = |case: &&Case| {
-            let (kind, more) = case.stage.operation();
-            operation_object(&case.name, kind, &case.name, &more)
-        };
+        let operation = |case: &&Case| case.stage.operation(&case.name);
         site.apply_all(&some.iter().map(operation).collect::<Vec<_>>());
         site.until("everybody at the stage", || {
             let late = some.iter().filter(|case| !case.advance()).count();
@@ -238,7 +244,7 @@ fn each_was_done_once(site: &Site, cases: &[Case], successor: &str) {
         assert_eq!(status["executor"], format!("pxed/{}/{successor}", site.name), "{name}: {status}");
         assert_eq!(server.asked(), [stage.asked_before(), stage.asked_after()].concat(), "{name}");
         let changes: Vec<_> = server.changes().iter().map(|change| (change.on, change.boot)).collect();
-        match stage.operation().0 {
+        match stage.operation_name() {
             "powerCycle" => assert_eq!(changes, [(false, None), (true, Some(Source::Pxe))], "{name}"),
             "reset" => assert_eq!(changes, [], "{name}"),
             _ => assert_eq!(changes, [(false, None)], "{name}"),
@@ -297,7 +303,7 @@ fn pxed_that_was_stopped_beyond_its_lease_sends_nothing_afterwards() {
     for server in &servers[4..] {
         server.is_slow(Duration::from_secs(2));
     }
-    let cycle = |name: &String| operation_object(name, "powerCycle", name, &json!({}));
+    let cycle = |name: &String| objects::operation(name, "powerCycle").on(name).json();
     site.apply_all(&names.iter().map(cycle).collect::<Vec<_>>());
     let asked_on = site.until("two on their way off, two on their way on", || {
         for server in servers[2..4].iter().filter(|server| server.asked() == [Action::ForceOff]) {
@@ -328,8 +334,7 @@ fn pxed_that_was_stopped_beyond_its_lease_sends_nothing_afterwards() {
     let finished = stopped.elapsed();
     // A machine on its way on is switched off: the stopped pxed knows only that it must be switched on.
     let off = |name: &String| {
-        let more = json!({ "parameters": { "force": "true" } });
-        operation_object(&format!("{name}-off"), "powerOff", name, &more)
+        objects::operation(&format!("{name}-off"), "powerOff").on(name).parameter("force", "true").json()
     };
     site.apply_all(&names[2..4].iter().map(off).collect::<Vec<_>>());
     for name in &names[2..4] {
@@ -377,9 +382,8 @@ fn pxed_without_the_lease_neither_asks_a_bmc_nor_writes_power_fields() {
     site.machine("waits-b", mac, &json!({}));
     let condition = json!({ "type": "PoweredOn", "status": "False", "reason": "PoweredOff", "message": "the leader's",
         "lastTransitionTime": "2026-01-01T00:00:00Z" });
-    let power = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "waits-a" },
-        "status": { "power": { "state": "Off" }, "conditions": [condition], "hardware": { "bmc": { "vendor": "V" } } } });
-    objects().apply_as("pxed-power", "/status", &power, "").unwrap();
+    let power = json!({ "power": { "state": "Off" }, "conditions": [condition], "hardware": { "bmc": { "vendor": "V" } } });
+    objects().apply_status("pxed-power", ("machine", "waits-a"), &power).unwrap();
     let mut one = site.start("one");
     let mut two = site.start("two");
     let says = |status: &Value, what: &str| status["conditions"].to_string().contains(what);

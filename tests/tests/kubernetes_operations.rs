@@ -5,16 +5,15 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
-#[allow(dead_code, reason = "each test program uses its part")]
-#[path = "kubernetes/cluster.rs"]
-mod cluster;
-
 use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use bedplate_api::machine::Machine;
+use bedplate_api::operation::MachineOperation;
 use bedplate_tests::guard::{Directory, Process};
 use bedplate_tests::kubernetes::{Kubernetes, Objects};
+use bedplate_tests::objects::{self, Builder, NODE_IMAGE};
 use bedplate_tests::{pxed, wait};
 use serde_json::{Value, json};
 
@@ -53,26 +52,13 @@ impl Site {
         self.objects().apply(object).unwrap();
     }
 
-    fn machine(&self, name: &str, labels: &Value, spec: &Value) {
-        let mut machine = object("Machine", name, &json!({ "provider": "manual", "site": "north" }));
-        machine["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
-        machine["metadata"]["labels"] = labels.clone();
-        self.apply(&machine);
+    /// Applies a Machine of this site.
+    fn machine(&self, machine: Builder<Machine>) {
+        self.apply(&machine.site("north").json());
     }
 
-    /// An operation for one Machine.
-    fn operation(&self, name: &str, machine: &str, spec: &Value) {
-        let mut operation = object("MachineOperation", name, &json!({ "machineRef": { "name": machine } }));
-        operation["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
-        self.apply(&operation);
-    }
-
-    /// An operation for the Machines of a row.
-    fn selecting(&self, name: &str, row: &str, more: &Value) {
-        let spec = json!({ "operationName": "reboot", "machineSelector": { "matchLabels": { "row": row } } });
-        let mut operation = object("MachineOperation", name, &spec);
-        operation["spec"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        self.apply(&operation);
+    fn operation(&self, operation: &Builder<MachineOperation>) {
+        self.apply(&operation.json());
     }
 
     fn get(&self, name: &str) -> Option<Value> {
@@ -165,15 +151,11 @@ fn controller(kubernetes: &Kubernetes, place: &Directory) -> Process {
     Process::spawn("bedplate-controller", &mut command, &place.path().join("controller.log")).unwrap()
 }
 
-fn object(kind: &str, name: &str, spec: &Value) -> Value {
-    json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": kind, "metadata": { "name": name }, "spec": spec })
-}
-
 #[test]
 fn o1_o5_o7_labeled_operation_is_found_taken_and_ended_by_its_executor() {
     let site = Site::shared();
-    site.machine("o5", &json!({}), &json!({}));
-    site.operation("o5", "o5", &json!({ "operationName": "reboot" }));
+    site.machine(objects::machine("o5"));
+    site.operation(&objects::operation("o5", "reboot").on("o5"));
     let labelled = site.until("o5", "its labels", |operation| {
         operation["metadata"]["labels"]["bedplate.dev/machine"] == "o5"
             && operation["status"]["state"] == "Pending"
@@ -186,7 +168,7 @@ fn o1_o5_o7_labeled_operation_is_found_taken_and_ended_by_its_executor() {
     let ended = site.until_state("o5", "Complete");
     assert_eq!(ended["status"]["reason"], "Said");
     // Power is pxed's, and the agent may not say anything about it.
-    site.operation("o7", "o5", &json!({ "operationName": "powerCycle" }));
+    site.operation(&objects::operation("o7", "powerCycle").on("o5"));
     site.until_state("o7", "Pending");
     let taken = json!({ "state": "InProgress", "executor": "x" });
     let agent = site.agent("o5");
@@ -197,14 +179,9 @@ fn o1_o5_o7_labeled_operation_is_found_taken_and_ended_by_its_executor() {
 #[test]
 fn o5_a_label_that_somebody_else_has_set_is_put_right() {
     let site = Site::shared();
-    site.machine("wrong", &json!({}), &json!({}));
-    let mut operation = object(
-        "MachineOperation",
-        "wrong",
-        &json!({ "operationName": "reboot", "machineRef": { "name": "wrong" } }),
-    );
-    operation["metadata"]["labels"] = json!({ "bedplate.dev/machine": "another", "own": "kept" });
-    site.apply(&operation);
+    site.machine(objects::machine("wrong"));
+    let operation = objects::operation("wrong", "reboot").on("wrong");
+    site.operation(&operation.label("bedplate.dev/machine", "another").label("own", "kept"));
     let labelled =
         site.until("wrong", "its label", |o| o["metadata"]["labels"]["bedplate.dev/machine"] == "wrong");
     assert_eq!(labelled["metadata"]["labels"]["own"], "kept");
@@ -213,10 +190,11 @@ fn o5_a_label_that_somebody_else_has_set_is_put_right() {
 #[test]
 fn o2_an_operation_goes_after_its_time_whether_it_was_done_or_not() {
     let site = Site::shared();
-    site.machine("o2", &json!({}), &json!({}));
+    site.machine(objects::machine("o2"));
     for (name, end) in [("o2-done", "Complete"), ("o2-failed", "Failed")] {
-        site.operation(name, "o2", &json!({ "operationName": "reboot", "ttlSecondsAfterFinished": 1 }));
-        site.operation(&format!("{name}-stays"), "o2", &json!({ "operationName": "reboot" }));
+        let short_lived = objects::operation(name, "reboot").on("o2");
+        site.operation(&short_lived.spec(|spec| spec.ttl_seconds_after_finished = Some(1)));
+        site.operation(&objects::operation(&format!("{name}-stays"), "reboot").on("o2"));
         site.until_state(name, "Pending");
         site.carries_out("o2", name, Some(end));
         site.carries_out("o2", &format!("{name}-stays"), Some(end));
@@ -228,18 +206,17 @@ fn o2_an_operation_goes_after_its_time_whether_it_was_done_or_not() {
 #[test]
 fn o3_children_begin_as_many_at_once_as_may_and_the_parent_sums_them_up() {
     let site = Site::shared();
-    let row = json!({ "row": "o3" });
     for name in ["o3-a", "o3-b", "o3-c"] {
-        site.machine(name, &row, &json!({}));
+        site.machine(objects::machine(name).label("row", "o3"));
     }
-    site.selecting(
-        "all",
-        "o3",
-        &json!({ "maxParallel": 2, "ttlSecondsAfterFinished": 1, "parameters": { "drain": "true" } }),
-    );
+    let all = objects::operation("all", "reboot").selects("row", "o3").parameter("drain", "true");
+    site.operation(&all.spec(|spec| {
+        spec.max_parallel = Some(2);
+        spec.ttl_seconds_after_finished = Some(1);
+    }));
     site.until_children("all", &["all-o3-a", "all-o3-b"]);
     // A later Machine is not a target.
-    site.machine("o3-later", &row, &json!({}));
+    site.machine(objects::machine("o3-later").label("row", "o3"));
     let child = site.until_state("all-o3-a", "Pending");
     assert_eq!(child["spec"]["parameters"], json!({ "drain": "true" }));
     let labels = &child["metadata"]["labels"];
@@ -270,9 +247,13 @@ fn o3_children_begin_as_many_at_once_as_may_and_the_parent_sums_them_up() {
 fn o3_parent_fails_at_the_failure_limit_and_names_the_failed_machines() {
     let site = Site::shared();
     for name in ["limit-a", "limit-b", "limit-c"] {
-        site.machine(name, &json!({ "row": "limit" }), &json!({}));
+        site.machine(objects::machine(name).label("row", "limit"));
     }
-    site.selecting("limit", "limit", &json!({ "maxParallel": 1, "failureLimit": 1 }));
+    let limited = objects::operation("limit", "reboot").selects("row", "limit");
+    site.operation(&limited.spec(|spec| {
+        spec.max_parallel = Some(1);
+        spec.failure_limit = Some(1);
+    }));
     site.until_children("limit", &["limit-limit-a"]);
     site.carries_out("limit-a", "limit-limit-a", Some("Failed"));
     let parent = site.until_state("limit", "Failed");
@@ -293,7 +274,7 @@ fn o3_parent_fails_at_the_failure_limit_and_names_the_failed_machines() {
 #[test]
 fn o3_a_selector_that_matches_nothing_is_complete_at_once() {
     let site = Site::shared();
-    site.selecting("nobody", "nobody", &json!({}));
+    site.operation(&objects::operation("nobody", "reboot").selects("row", "nobody"));
     let parent = site.until_state("nobody", "Complete");
     assert_eq!(parent["status"]["reason"], "NothingMatched");
 }
@@ -302,9 +283,10 @@ fn o3_a_selector_that_matches_nothing_is_complete_at_once() {
 fn o3_deleted_parent_starts_no_more_children_and_started_ones_finish() {
     let site = Site::shared();
     for name in ["stop-a", "stop-b", "stop-c"] {
-        site.machine(name, &json!({ "row": "stop" }), &json!({}));
+        site.machine(objects::machine(name).label("row", "stop"));
     }
-    site.selecting("stop", "stop", &json!({ "maxParallel": 2 }));
+    let parent = objects::operation("stop", "reboot").selects("row", "stop");
+    site.operation(&parent.spec(|spec| spec.max_parallel = Some(2)));
     site.until_children("stop", &["stop-stop-a", "stop-stop-b"]);
     site.until_state("stop-stop-a", "Pending");
     site.carries_out("stop-a", "stop-stop-a", None);
@@ -321,9 +303,10 @@ fn o3_deleted_parent_starts_no_more_children_and_started_ones_finish() {
 fn o3_a_child_that_somebody_deletes_is_not_made_again() {
     let site = Site::shared();
     for name in ["gone-a", "gone-b"] {
-        site.machine(name, &json!({ "row": "gone" }), &json!({}));
+        site.machine(objects::machine(name).label("row", "gone"));
     }
-    site.selecting("gone", "gone", &json!({ "maxParallel": 1 }));
+    let parent = objects::operation("gone", "reboot").selects("row", "gone");
+    site.operation(&parent.spec(|spec| spec.max_parallel = Some(1)));
     site.until_children("gone", &["gone-gone-a"]);
     site.until("gone", "its sums", |parent| parent["status"]["machines"]["started"] == json!(["gone-a"]));
     site.objects().delete("mop", "gone-gone-a").unwrap();
@@ -336,9 +319,9 @@ fn o3_a_child_that_somebody_deletes_is_not_made_again() {
 #[test]
 fn operation_waits_briefly_for_its_machine_and_fails_without_it() {
     let site = Site::shared();
-    site.operation("nowhere", "nowhere", &json!({ "operationName": "reboot" }));
-    site.operation("early", "early", &json!({ "operationName": "reboot" }));
-    site.machine("early", &json!({}), &json!({}));
+    site.operation(&objects::operation("nowhere", "reboot").on("nowhere"));
+    site.operation(&objects::operation("early", "reboot").on("early"));
+    site.machine(objects::machine("early"));
     let failed = site.until_state("nowhere", "Failed");
     assert_eq!(failed["status"]["reason"], "MachineNotFound");
     let early = site.until("early", "its site", |o| o["metadata"]["labels"]["bedplate.dev/site"] == "north");
@@ -348,14 +331,14 @@ fn operation_waits_briefly_for_its_machine_and_fails_without_it() {
 #[test]
 fn o4_o7_untaken_or_unfinished_operation_fails_and_names_the_executors() {
     let site = Site::shared();
-    site.machine("alone", &json!({}), &json!({}));
-    site.operation("dance", "alone", &json!({ "operationName": "dance", "timeoutSeconds": 2 }));
+    site.machine(objects::machine("alone"));
+    site.operation(&objects::operation("dance", "dance").on("alone").timeout(2));
     let failed = site.until_state("dance", "Failed");
     let message = failed["status"]["message"].as_str().unwrap();
     assert_eq!(failed["status"]["reason"], "NoExecutor");
     assert!(message.contains("no bedplate-agent yet") && message.contains("no spec.bmc"), "{message}");
     // A user's own program takes it in time.
-    site.operation("own", "alone", &json!({ "operationName": "dance", "timeoutSeconds": 5 }));
+    site.operation(&objects::operation("own", "dance").on("alone").timeout(5));
     site.until_state("own", "Pending");
     let taken = json!({ "state": "InProgress", "executor": "dancer" });
     site.objects().merge_status("mop", "own", &taken).unwrap();
@@ -365,11 +348,11 @@ fn o4_o7_untaken_or_unfinished_operation_fails_and_names_the_executors() {
         (&json!("TimedOut"), &json!("dancer"))
     );
     // While the Machine is paused no time runs.
-    site.machine("paused", &json!({}), &json!({ "paused": true }));
-    site.operation("held", "paused", &json!({ "operationName": "dance", "timeoutSeconds": 1 }));
+    site.machine(objects::machine("paused").paused(true));
+    site.operation(&objects::operation("held", "dance").on("paused").timeout(1));
     let held = site.until("held", "that it is held", |o| o["status"]["conditions"][0]["status"] == "True");
     assert_eq!(held["status"]["conditions"][0]["reason"], "MachinePaused");
-    site.machine("paused", &json!({}), &json!({ "paused": false }));
+    site.machine(objects::machine("paused").paused(false));
     let failed = site.until_state("held", "Failed");
     assert_eq!(failed["status"]["reason"], "NoExecutor");
 }
@@ -379,11 +362,11 @@ fn o4_o7_untaken_or_unfinished_operation_fails_and_names_the_executors() {
 #[test]
 fn o1_host_that_writes_without_pause_does_not_keep_an_operation() {
     let site = Site::shared();
-    site.machine("busy", &json!({}), &json!({}));
+    site.machine(objects::machine("busy"));
     // The controller leads.
-    site.operation("busy-first", "busy", &json!({ "operationName": "dance" }));
+    site.operation(&objects::operation("busy-first", "dance").on("busy"));
     site.until_state("busy-first", "Pending");
-    site.operation("busy", "busy", &json!({ "operationName": "dance", "timeoutSeconds": 2 }));
+    site.operation(&objects::operation("busy", "dance").on("busy").timeout(2));
     let agent = site.agent("busy");
     let status = |number: u32| json!({ "state": "Pending", "message": number.to_string() });
     std::thread::scope(|scope| {
@@ -405,8 +388,8 @@ fn o1_host_that_writes_without_pause_does_not_keep_an_operation() {
 #[test]
 fn controller_creates_no_own_operations_and_changes_only_labels_of_others() {
     let site = Site::shared();
-    site.machine("policy", &json!({}), &json!({}));
-    site.operation("policy", "policy", &json!({ "operationName": "reboot" }));
+    site.machine(objects::machine("policy"));
+    site.operation(&objects::operation("policy", "reboot").on("policy"));
     // An agent may write no status before the operation has a state.
     site.until_state("policy", "Pending");
     let own = site.kubernetes.service_account("bedplate-system", "bedplate-controller").unwrap();
@@ -415,11 +398,7 @@ fn controller_creates_no_own_operations_and_changes_only_labels_of_others() {
         let said = || write().err().map(|error| format!("{error:#}")).filter(|said| said.contains(words));
         wait::until_asked(words, PATIENCE, || Ok(said())).unwrap();
     };
-    let made = object(
-        "MachineOperation",
-        "made",
-        &json!({ "operationName": "reboot", "machineRef": { "name": "policy" } }),
-    );
+    let made = objects::operation("made", "reboot").on("policy").json();
     refuses("makes no operations but for the Machines", &|| own.try_create(&made));
     for change in [
         json!({ "labels": { "a": "b" } }),
@@ -457,27 +436,24 @@ fn until_machine(site: &Site, name: &str, what: &str, is: impl Fn(&Value) -> boo
 #[test]
 fn o8_node_that_was_drained_for_an_operation_is_deleted_for_the_repave() {
     let site = Site::shared();
-    let configuration = |maximum: u32| {
-        let mut configuration = cluster::configuration("o8");
-        configuration["spec"]["template"]["kubernetes"]["kubeletConfiguration"]["maxPods"] = json!(maximum);
-        site.apply(&configuration);
+    let configure = |maximum: u32| {
+        let mut template = objects::template(NODE_IMAGE);
+        template.kubernetes.kubelet_configuration = Some(json!({ "maxPods": maximum }));
+        site.apply(&objects::configuration("o8", &template).json());
     };
-    configuration(20);
-    site.machine("o8", &json!({}), &json!({ "configurationRef": { "name": "o8" } }));
+    configure(20);
+    site.machine(objects::machine("o8").configuration("o8"));
     let enrolled = json!({ "type": "Enrolled", "status": "True", "reason": "Done", "message": "",
         "lastTransitionTime": "2026-01-01T00:00:00Z" });
     machine_says(site, "o8", &json!({ "conditions": [enrolled] }));
     until_machine(site, "o8", "version 1", |status| status["selected"]["version"] == 1);
     join(site, "o8", 1);
     until_machine(site, "o8", "its Node", |status| status["nodeRef"]["name"] == "o8");
-    configuration(30);
+    configure(30);
     site.until_of(("mcv", "o8-v2"), "version 2", |_| true);
 
-    site.operation(
-        "o8",
-        "o8",
-        &json!({ "operationName": "applyConfiguration", "parameters": { "disruption": "allow" } }),
-    );
+    let apply = objects::operation("o8", "applyConfiguration").on("o8");
+    site.operation(&apply.parameter("disruption", "allow"));
     let uid = site.until_state("o8", "Pending")["metadata"]["uid"].as_str().unwrap().to_owned();
     site.carries_out("o8", "o8", None);
     // As the agent does by its kubelet's right, and as another operation would.

@@ -16,12 +16,12 @@ use bedplate_tests::bmc::chassis::Action;
 use bedplate_tests::bmc::fault::{Dead, Faults};
 use bedplate_tests::bmc::service::{PASSWORD, Settings};
 use bedplate_tests::bmc::simulator::Simulator;
+use bedplate_tests::objects;
 use bedplate_tests::pxed::ask;
 use held::Held;
 use jiff::Timestamp;
 use pods::{
-    LIMIT, NAMESPACE, Site, all_seen, apply, get, objects, operation_object, patch, secret, secret_for,
-    secret_with, seen,
+    LIMIT, NAMESPACE, Site, all_seen, apply, get, objects, patch, secret, secret_for, secret_with, seen,
 };
 use serde_json::{Value, json};
 use server::Server;
@@ -63,9 +63,8 @@ fn power_fields_of_the_leader_stay_when_another_pxed_reports_a_boot() {
     site.machine("fields-a", mac, &json!({}));
     let condition = json!({ "type": "PoweredOn", "status": "True", "reason": "PoweredOn", "message": "on",
         "lastTransitionTime": "2026-01-01T00:00:00Z" });
-    let power = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "fields-a" },
-        "status": { "power": { "state": "On" }, "conditions": [condition], "hardware": { "bmc": { "vendor": "V" } } } });
-    let leader_says = || objects().apply_as("pxed-power", "/status", &power, "").unwrap();
+    let power = json!({ "power": { "state": "On" }, "conditions": [condition], "hardware": { "bmc": { "vendor": "V" } } });
+    let leader_says = || objects().apply_status("pxed-power", ("machine", "fields-a"), &power).unwrap();
     leader_says();
     let mut pxed = site.start("one");
     // Two claim one address: pxed says so in its own condition.
@@ -314,7 +313,7 @@ fn wrong_password_is_tried_once_and_a_corrected_one_is_used() {
         });
     };
     let cycle = |n: usize, round: usize| {
-        operation_object(&format!("wrong-{n}-{round}"), "powerCycle", &name(n), &json!({}))
+        objects::operation(&format!("wrong-{n}-{round}"), "powerCycle").on(&name(n)).json()
     };
     are("AuthenticationFailed");
     // Wrong logins at Redfish; at RMCP+ the started ones, and a busy machine may send that twice.
@@ -372,10 +371,7 @@ fn o4_a_machine_that_its_agent_shut_down_stays_off_until_an_operation() {
     let status = json!({ "state": "Complete", "reason": "ShutDown", "startTime": now, "completionTime": now,
         "executor": "bedplate-agent/down-a", "conditions": [{ "type": "Complete", "status": "True", "reason": "ShutDown",
             "message": "", "lastTransitionTime": now }] });
-    let mut ended = operation_object("down-now", "shutdown", "down-a", &json!({}));
-    ended.as_object_mut().unwrap().remove("spec");
-    ended["status"] = status;
-    objects().apply_as("bedplate-agent", "/status", &ended, "").unwrap();
+    objects().apply_status("bedplate-agent", ("mop", "down-now"), &status).unwrap();
     server.goes_off();
     is_because(&site, "down-a", "PoweredOffByOperation");
     objects().delete("mop", "down-now").unwrap();
@@ -410,9 +406,8 @@ fn h2_a_takeover_token_is_used_once_by_two_pxed() {
         objects().get("machine", "takeover-a").unwrap().unwrap()["metadata"]["generation"].clone();
     let report = |state: &str| {
         let observed = json!({ "state": state, "observedGeneration": generation });
-        let reported = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",
-            "metadata": { "name": "takeover-a" }, "status": { "phase": "Pending", "observedNode": observed } });
-        objects().apply_as("bedplate-controller", "/status", &reported, "").unwrap();
+        let reported = json!({ "phase": "Pending", "observedNode": observed });
+        objects().apply_status("bedplate-controller", ("machine", "takeover-a"), &reported).unwrap();
     };
     report("Foreign");
     looks_again(&site, &server, 2);

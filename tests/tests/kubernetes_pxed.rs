@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use bedplate_tests::guard::{Directory, Process};
 use bedplate_tests::kubernetes::{Kubernetes, Objects, request_line};
+use bedplate_tests::objects;
 use bedplate_tests::pxed::{Parts, ask, prepare, serve};
 use bedplate_tests::wait;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(90);
 
@@ -41,11 +42,7 @@ impl Rig {
     }
 
     fn apply(&self, name: &str, site: &str, mac: &str) {
-        let interfaces = json!([{ "macAddress": mac }]);
-        let spec = json!({ "provider": "pxe", "site": site, "pxe": { "interfaces": interfaces } });
-        self.objects()
-            .apply(&json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": name }, "spec": spec }))
-            .unwrap();
+        self.objects().apply(&objects::machine(name).pxe(mac).site(site).json()).unwrap();
     }
 
     fn objects(&self) -> &Objects {
@@ -159,25 +156,14 @@ fn a3_pxed_asks_for_objects_of_its_site_alone() {
     let socket = rig.path("pxed.sock");
     rig.apply("one", "rack1", "52:54:00:00:00:0a");
     rig.apply("elsewhere", "rack2", "52:54:00:00:00:0b");
-    let operation = |name: &str, label: &str, value: &str, target: Value| {
-        let mut spec = json!({ "operationName": "powerOn" });
-        spec.as_object_mut().unwrap().extend(target.as_object().unwrap().clone());
-        let metadata = json!({ "name": name, "labels": { label: value } });
-        json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation", "metadata": metadata, "spec": spec })
-    };
-    let of = |machine: &str| json!({ "machineRef": { "name": machine } });
+    let operation = |name: &str| objects::operation(name, "powerOn");
     for made in [
-        operation("own", "bedplate.dev/site", "rack1", of("one")),
-        operation("new", "own", "x", of("one")),
-        operation("elsewhere", "bedplate.dev/site", "rack2", of("elsewhere")),
-        operation(
-            "parent",
-            "bedplate.dev/children",
-            "",
-            json!({ "machineSelector": { "matchLabels": { "a": "b" } } }),
-        ),
+        operation("own").label("bedplate.dev/site", "rack1").on("one"),
+        operation("new").label("own", "x").on("one"),
+        operation("elsewhere").label("bedplate.dev/site", "rack2").on("elsewhere"),
+        operation("parent").label("bedplate.dev/children", "").selects("a", "b"),
     ] {
-        rig.objects().apply(&made).unwrap();
+        rig.objects().apply(&made.json()).unwrap();
     }
     let pxed = rig.start();
     let operations = || {

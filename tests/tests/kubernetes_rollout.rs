@@ -10,6 +10,8 @@ mod site;
 
 use std::sync::Arc;
 
+use bedplate_api::machine::DeletionPolicy;
+use bedplate_tests::objects;
 use serde_json::{Value, json};
 
 use self::fleet::{Fleet, pod, workload};
@@ -19,7 +21,7 @@ use self::site::{Site, is_cordoned, rolling};
 async fn paved(site: &Site, name: &str, spec: &Value, names: &[&str]) -> Arc<Fleet> {
     site.configuration(name, spec, 1);
     for machine in names {
-        site.machine(machine, name, &json!({}));
+        site.apply(&objects::machine(machine).configuration(name).json());
     }
     let fleet = Fleet::start(site.client().await, site.objects(), names).await;
     for machine in names {
@@ -246,7 +248,7 @@ async fn c4_another_strategy_or_a_pause_in_the_middle_gives_the_node_free() {
     site.until(("machine", "middle-1"), "its phase says so", |m| m["status"]["phase"] == "Ready").await;
     site.configuration("middle", &rolling(&json!({})), 2);
     site.until(("node", "middle-1"), "its turn", held).await;
-    site.machine("middle-1", "middle", &json!({ "paused": true }));
+    site.apply(&objects::machine("middle-1").configuration("middle").paused(true).json());
     site.until(("node", "middle-1"), "its freedom", |node| !is_cordoned(node)).await;
     // The other one has its turn meanwhile.
     site.has("middle-2", 2).await;
@@ -254,9 +256,15 @@ async fn c4_another_strategy_or_a_pause_in_the_middle_gives_the_node_free() {
     site.configuration("middle", &rolling(&json!({})), 3);
     site.has("middle-2", 3).await;
     site.without_budget("middle");
-    site.machine("middle-1", "middle", &json!({}));
+    site.apply(&objects::machine("middle-1").configuration("middle").json());
     site.has("middle-1", 3).await;
     assert_eq!(fleet.most(), 1);
+}
+
+/// A Machine whose deletion drains its Node.
+fn drained(name: &str, configuration: &str) -> Value {
+    let machine = objects::machine(name).configuration(configuration);
+    machine.spec(|spec| spec.deletion_policy = DeletionPolicy::Drain).json()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -266,7 +274,7 @@ async fn machine_deleted_with_drain_is_removed_after_pods_node_and_slot() {
     site.namespace("leaves");
     site.budget("leaves", 1);
     pod(&fleet.client, "leaves", "only", "leaves-1", Some("ReplicaSet")).await;
-    site.machine("leaves-1", "leaves", &json!({ "deletionPolicy": "Drain" }));
+    site.apply(&drained("leaves-1", "leaves"));
     site.until(("machine", "leaves-1"), "its finalizer", |m| {
         m["metadata"]["finalizers"].to_string().contains("bedplate.dev/drain")
     })
@@ -297,7 +305,7 @@ async fn drained_machine_is_removed_once_its_agent_has_stopped_the_slot() {
     site.namespace("drained");
     pod(&fleet.client, "drained", "only", "drained-1", Some("ReplicaSet")).await;
     pod(&fleet.client, "drained", "lone", "drained-1", None).await;
-    site.machine("drained-1", "drained", &json!({ "deletionPolicy": "Drain" }));
+    site.apply(&drained("drained-1", "drained"));
     site.until(("machine", "drained-1"), "its finalizer", |m| {
         m["metadata"]["finalizers"].to_string().contains("bedplate.dev/drain")
     })

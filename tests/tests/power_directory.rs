@@ -15,6 +15,7 @@ use std::time::Duration;
 use bedplate_tests::bmc::chassis::Action;
 use bedplate_tests::bmc::service::{PASSWORD, USER};
 use bedplate_tests::guard::{Directory, Process};
+use bedplate_tests::objects;
 use bedplate_tests::pxed::{Parts, ask, prepare, serve};
 use bedplate_tests::wait;
 use serde_json::{Value, json};
@@ -87,23 +88,16 @@ impl Rig {
 }
 
 fn operation(name: &str, operation: &str) -> Value {
-    json!({
-        "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation", "metadata": { "name": name },
-        "spec": { "operationName": operation, "machineRef": { "name": "a" } },
-    })
+    objects::operation(name, operation).on("a").json()
 }
 
 #[test]
 fn operations_of_manifests_and_of_the_socket_are_carried_out_once_each() {
     let (rig, server) = (Rig::new(), Server::start("5b1e0000-0000-4000-8000-000000000021"));
-    let interfaces = json!([{ "macAddress": "52:54:00:00:20:01" }]);
-    let mut spec = json!({ "provider": "pxe", "pxe": { "interfaces": interfaces } });
+    let mut machine = objects::machine("a").pxe("52:54:00:00:20:01").label("rack", "1").json();
     let more = server.spec("bedplate-system", "a");
-    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    rig.manifest(&json!({
-        "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "a", "labels": { "rack": "1" } },
-        "spec": spec,
-    }));
+    machine["spec"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    rig.manifest(&machine);
     rig.manifest(&operation("on", "powerOn"));
     let mut pxed = rig.start();
     let status = rig.ended("on");

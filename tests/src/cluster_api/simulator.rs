@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use super::workload::{self, Joining};
 use crate::kubernetes::{Kubernetes, Objects};
+use crate::objects;
 
 /// Time after which the simulator looks whether it must end.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -76,8 +77,7 @@ impl Simulator {
         let admin = kubernetes.objects()?.clone();
         let mut agents = BTreeMap::new();
         for name in names {
-            admin.apply(&json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": name },
-                "spec": { "provider": "manual", "claimPolicy": { "namespaces": [namespace] } } }))?;
+            admin.apply(&objects::machine(name).pool(namespace).json())?;
             let (kubeconfig, enrollment) = kubernetes.agent(name)?;
             admin.merge_status("machine", name, &json!({ "enrollment": enrollment }))?;
             heartbeat(&admin, name)?;
@@ -201,10 +201,8 @@ impl Pool {
         if let Some(node) = node {
             status["node"] = node;
         }
-        let object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineClaim",
-            "metadata": { "name": name }, "status": status });
         let agent = self.agents.get(text(name)).with_context(|| format!("no agent {name}"))?;
-        agent.apply_as("bedplate-agent", "/status", &object, "").map(drop)
+        agent.apply_status("bedplate-agent", ("mcl", text(name)), &status).map(drop)
     }
 }
 

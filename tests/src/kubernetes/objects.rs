@@ -241,6 +241,17 @@ impl Objects {
         self.request(&Method::PATCH, &path, Patch::Apply.media_type(), object)
     }
 
+    /// Applies the status of an object as this field manager.
+    ///
+    /// # Errors
+    /// The API server refuses the request.
+    pub fn apply_status(&self, manager: &str, (kind, name): (&str, &str), status: &Value) -> Result<Value> {
+        let Kind { version, kind, .. } = Kind::named(kind)?;
+        let object =
+            json!({ "apiVersion": version, "kind": kind, "metadata": { "name": name }, "status": status });
+        self.apply_as(manager, "/status", &object, "")
+    }
+
     /// Merges a patch into an object (RFC 7396).
     ///
     /// # Errors

@@ -5,12 +5,15 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bedplate_api::claim::{Claimant, ENROLLMENT_ANNOTATION};
+use bedplate_api::configuration::{NodeRole, Template};
 use bedplate_tests::agent_host::{AgentHost, NAME, paved};
 use bedplate_tests::control_plane::{files, images, registry_files, version};
 use bedplate_tests::guard::Directory;
 use bedplate_tests::host::Host;
 use bedplate_tests::kubernetes::Objects;
 use bedplate_tests::netns::Namespace;
+use bedplate_tests::objects;
 use bedplate_tests::registry::Registry;
 use bedplate_tests::wait;
 use bedplate_tests::worker::take_turn;
@@ -99,18 +102,17 @@ impl Pool {
         let authority = self.images.authority().unwrap();
         let files = files().into_iter().chain(registry_files("10.7.0.1:5001", authority));
         let registry = self.site.registry();
-        let template = json!({
+        let template: Template = serde_json::from_value(json!({
             "image": { "reference": registry.reference(), "caBundle": registry.authority() },
             "kubernetes": { "version": version().unwrap() },
             "container": { "network": "Host" },
             "files": files.collect::<Vec<_>>(),
             "healthGate": { "timeoutSeconds": 600, "minReadySeconds": 1 },
-        });
-        let object = |kind: &str, name: &str, spec: &Value| json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": kind, "metadata": { "name": name }, "spec": spec });
-        let spec = json!({ "claimPolicy": { "namespaces": [TENANT] }, "template": template });
-        self.admin().apply(&object("MachineConfiguration", "pool", &spec)).unwrap();
-        let spec = json!({ "configurationName": "pool", "version": 1, "template": template });
-        self.admin().apply(&object("MachineConfigurationVersion", "pool-v1", &spec)).unwrap();
+        }))
+        .unwrap();
+        let configuration = objects::configuration("pool", &template).pool(TENANT);
+        self.admin().apply(&configuration.json()).unwrap();
+        self.admin().apply(&objects::version("pool", 1, &template).json()).unwrap();
     }
 
     /// Makes the Secret of a claimant.
@@ -125,16 +127,19 @@ impl Pool {
 impl Member<'_> {
     /// Creates a claim as the provider does, and selects the version as the controller does.
     pub(crate) fn claim(self, name: &str, has_user_data: bool) {
-        let key_id = self.status()["enrollment"]["keyID"].clone();
-        let mut spec = json!({ "claimant": { "namespace": TENANT, "name": name, "uid": format!("uid-of-{name}") },
-            "clusterName": "one", "role": "ControlPlane", "nodeName": name, "providerID": self.provider_id(name),
-            "configurationRef": { "name": "pool" }, "release": "Empty" });
-        if has_user_data {
-            spec["bootstrapSecretName"] = json!(name);
-        }
-        let metadata = json!({ "name": self.name, "finalizers": [FINALIZER], "annotations": { "bedplate.dev/enrollment": key_id } });
-        let claim = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineClaim", "metadata": metadata, "spec": spec });
-        self.pool.provider().apply_as(PROVIDER_MANAGER, "", &claim, "").unwrap();
+        let key_id = self.status()["enrollment"]["keyID"].as_str().unwrap().to_owned();
+        let claimant =
+            Claimant { namespace: TENANT.into(), name: name.into(), uid: format!("uid-of-{name}") };
+        let claim = objects::claim(self.name, &claimant).spec(|spec| {
+            "one".clone_into(&mut spec.cluster_name);
+            spec.role = NodeRole::ControlPlane;
+            spec.bootstrap_secret_name = has_user_data.then(|| name.to_owned());
+        });
+        let claim = claim.metadata(|metadata| {
+            metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+            metadata.annotations = Some([(ENROLLMENT_ANNOTATION.to_owned(), key_id)].into());
+        });
+        self.pool.provider().apply_as(PROVIDER_MANAGER, "", &claim.json(), "").unwrap();
         let selected =
             json!({ "name": "pool", "version": 1, "source": "Claim", "providerID": self.provider_id(name) });
         self.patch(&json!({ "selected": selected }));
@@ -147,9 +152,8 @@ impl Member<'_> {
     pub(crate) fn grant(self) {
         let condition = json!({ "type": "Granted", "status": "True", "reason": "Granted", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z" });
-        let status = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineClaim", "metadata": { "name": self.name },
-            "status": { "conditions": [condition] } });
-        self.pool.provider().apply_as(PROVIDER_MANAGER, "/status", &status, "").unwrap();
+        let status = json!({ "conditions": [condition] });
+        self.pool.provider().apply_status(PROVIDER_MANAGER, ("mcl", self.name), &status).unwrap();
     }
 
     /// Lets the host read one Secret, by its enrollment (D4).

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bedplate_tests::kubernetes::{Kubernetes, Objects};
-use bedplate_tests::{pxed, wait};
+use bedplate_tests::{objects, pxed, wait};
 use serde_json::{Value, json};
 
 use super::site::{Agent, LONG_AGO, PATIENCE, Site, Team, claims, condition, ready};
@@ -78,10 +78,7 @@ fn d1_claim_list_and_explain_name_the_state_of_each_host() {
     let [_, paused, silent, joined] = &agents;
     admin().merge("machine", &paused.name, &json!({ "spec": { "paused": true } })).unwrap();
     silent.heard(LONG_AGO);
-    admin()
-        .apply(&json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "listed-new" },
-            "spec": { "provider": "manual", "claimPolicy": { "namespaces": ["listed"] } } }))
-        .unwrap();
+    admin().apply(&objects::machine("listed-new").pool("listed").json()).unwrap();
     join(site, &team, "w-1", joined);
     let viewer = user("listed-viewer", "bedplate:view");
     let (code, out, err) = bedplate(&viewer, &["claim", "list"]);

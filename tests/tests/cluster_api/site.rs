@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bedplate_tests::guard::{Directory, Process};
 use bedplate_tests::kubernetes::{Kubernetes, Objects};
+use bedplate_tests::objects::{self, NODE_IMAGE};
 use bedplate_tests::{pxed, wait};
 use http::Method;
 use serde_json::{Value, json};
@@ -14,8 +15,6 @@ use serde_json::{Value, json};
 /// Longer than the interval at which the provider decides again without a change.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(150);
 pub(crate) const PROVIDER: &str = "system:serviceaccount:bedplate-system:bedplate-infrastructure";
-const IMAGE: &str =
-    "registry.example/node@sha256:0000000000000000000000000000000000000000000000000000000000000001";
 
 /// The cluster with its provider; both end with the test program.
 pub(crate) struct Site {
@@ -133,11 +132,8 @@ impl Team {
             .apply(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } }))
             .unwrap();
         let team = Self { name, objects };
-        team.objects
-            .apply(&json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration", "metadata": { "name": name },
-                "spec": { "claimPolicy": { "namespaces": [name] }, "template": { "image": { "reference": IMAGE },
-                    "kubernetes": { "version": "v1.34.4" } } } }))
-            .unwrap();
+        let configuration = objects::configuration(name, &objects::template(NODE_IMAGE)).pool(name);
+        team.objects.apply(&configuration.json()).unwrap();
         let reference =
             json!({ "apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "BedplateCluster", "name": name });
         let cluster = team.objects
@@ -236,10 +232,7 @@ impl Agent {
     /// Creates a Machine that this namespace may claim, with an enrolled agent.
     pub(crate) fn new(name: &str, namespace: &str) -> Self {
         let admin = Kubernetes::shared().objects().unwrap();
-        admin
-            .apply(&json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": name },
-                "spec": { "provider": "manual", "claimPolicy": { "namespaces": [namespace] } } }))
-            .unwrap();
+        admin.apply(&objects::machine(name).pool(namespace).json()).unwrap();
         let agent = Self::of(name, namespace);
         agent.heartbeat();
         agent
@@ -287,9 +280,7 @@ impl Agent {
         if state == "Joined" {
             status["node"] = json!({ "name": claim["spec"]["nodeName"], "uid": "n" });
         }
-        let object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineClaim",
-            "metadata": { "name": self.name }, "status": status });
-        self.objects.apply_as("bedplate-agent", "/status", &object, "").unwrap();
+        self.objects.apply_status("bedplate-agent", ("mcl", &self.name), &status).unwrap();
     }
 
     pub(crate) fn may_read(&self, secret: &str) -> bool {

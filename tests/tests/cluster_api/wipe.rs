@@ -68,9 +68,8 @@ fn d7_wiped_host_is_claimed_again_and_its_former_key_ends_nothing() {
     assert_eq!(again["metadata"]["annotations"]["bedplate.dev/enrollment"], *next.key);
     next.agent.until_may_read("data", true);
     assert!(!former.agent.may_read("data"), "the former key reads the next tenant's Secret");
-    let object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineClaim", "metadata": { "name": name },
-        "status": { "providerID": again["spec"]["providerID"], "state": "Released", "since": "2026-01-01T00:00:00Z" } });
-    let tried = former.agent.objects.apply_as("bedplate-agent", "/status", &object, "");
+    let status = json!({ "providerID": again["spec"]["providerID"], "state": "Released", "since": "2026-01-01T00:00:00Z" });
+    let tried = former.agent.objects.apply_status("bedplate-agent", ("mcl", name), &status);
     let why =
         tried.map_err(|error| format!("{error:#}")).expect_err("the former key reports on the next claim");
     assert!(why.contains("is not of the enrollment"), "{why}");

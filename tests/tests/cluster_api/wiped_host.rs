@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use bedplate_api::claim::ReleasePolicy;
+use bedplate_api::machine::StateDisk;
 use bedplate_tests::kubernetes::Kubernetes;
+use bedplate_tests::objects;
 use serde_json::{Value, json};
 
 use super::site::Agent;
@@ -17,12 +20,12 @@ pub(crate) struct Host {
 impl Host {
     /// Creates the Machine, and enrolls its agent.
     pub(crate) fn new(name: &str, namespace: &str) -> Self {
-        let pxe =
-            json!({ "interfaces": [{ "macAddress": "52:54:00:00:d7:01" }], "stateDisk": { "serial": "S1" } });
-        let policy = json!({ "namespaces": [namespace], "release": "Wipe" });
-        let machine = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": name },
-            "spec": { "provider": "pxe", "pxe": pxe, "claimPolicy": policy } });
-        Kubernetes::shared().objects().unwrap().apply(&machine).unwrap();
+        let machine = objects::machine(name).pxe("52:54:00:00:d7:01").pool(namespace).spec(|spec| {
+            let disk = StateDisk { serial: Some("S1".to_owned()), ..StateDisk::default() };
+            spec.pxe.as_mut().unwrap().state_disk = Some(disk);
+            spec.claim_policy.as_mut().unwrap().release = Some(ReleasePolicy::Wipe);
+        });
+        Kubernetes::shared().objects().unwrap().apply(&machine.json()).unwrap();
         Self::enroll(name, namespace)
     }
 

@@ -196,9 +196,7 @@ fn fields_of_an_earlier_agent_stay_when_another_one_starts() {
         "lastTransitionTime": "2026-01-01T00:00:00Z" });
     let before = json!({ "applied": { "name": "w", "version": 1, "slot": "a" }, "slots": [{ "name": "a", "state": "Running" }],
         "conditions": [condition] });
-    let applied = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "agent-again" },
-        "status": before });
-    host.objects().apply_as("bedplate-agent", "/status", &applied, "").unwrap();
+    host.objects().apply_status("bedplate-agent", ("machine", "agent-again"), &before).unwrap();
     host.start();
     host.until_heartbeat();
     let reported = host.reported();

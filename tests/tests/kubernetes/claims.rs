@@ -66,11 +66,6 @@ fn claimed(name: &str, key_id: &str) -> Value {
     provider().apply_as(PROVIDER_MANAGER, "", &with(&claim(name), &annotated), "").unwrap()
 }
 
-/// The status alone, for server-side apply.
-fn status(name: &str, status: &Value) -> Value {
-    json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineClaim", "metadata": { "name": name }, "status": status })
-}
-
 fn condition(kind: &str) -> Value {
     json!({ "type": kind, "status": "True", "reason": "Done", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" })
 }
@@ -118,11 +113,9 @@ fn d1_provider_writes_only_conditions_of_a_claims_status() {
     in_force();
     let (agent, key_id) = agent("claims-provider");
     claimed("claims-provider", &key_id);
-    agent
-        .apply_as(AGENT, "/status", &status("claims-provider", &agents_fields("claims-provider")), "")
-        .unwrap();
+    agent.apply_status(AGENT, ("mcl", "claims-provider"), &agents_fields("claims-provider")).unwrap();
     let provide = |part: &Value| {
-        with_message(provider().apply_as(PROVIDER_MANAGER, "/status", &status("claims-provider", part), ""))
+        with_message(provider().apply_status(PROVIDER_MANAGER, ("mcl", "claims-provider"), part))
     };
     let own = ["Granted", "Fenced", "Orphaned", "Wiped"].map(condition);
     provide(&json!({ "conditions": own })).unwrap();
@@ -158,7 +151,7 @@ fn d4_only_the_agent_of_the_claims_own_enrollment_reports_on_it() {
     claimed("claims-agent", &key_id);
     claimed("claims-other", &other_key);
     let report = |by: &Objects, name: &str| {
-        with_message(by.apply_as(AGENT, "/status", &status(name, &agents_fields("claims-agent")), ""))
+        with_message(by.apply_status(AGENT, ("mcl", name), &agents_fields("claims-agent")))
     };
     report(&agent, "claims-agent").unwrap();
     // The attack: a tenant has copied the host's certificate, and the host has another key since.
@@ -177,13 +170,8 @@ fn d4_only_the_agent_of_the_claims_own_enrollment_reports_on_it() {
     // A claim that names no enrollment is reported on by no agent.
     claimed_without_enrollment("claims-bare");
     let bare = admin().impersonating("bedplate:machine:claims-bare", &["bedplate:machines", MASTERS, &own]);
-    let why = with_message(bare.apply_as(
-        AGENT,
-        "/status",
-        &status("claims-bare", &json!({ "state": "Joined" })),
-        "",
-    ))
-    .expect_err("no enrollment");
+    let why = with_message(bare.apply_status(AGENT, ("mcl", "claims-bare"), &json!({ "state": "Joined" })))
+        .expect_err("no enrollment");
     assert!(why.contains("is not of the enrollment that the annotation"), "{why}");
 }
 
@@ -199,11 +187,11 @@ fn d1_agent_writes_no_condition_of_a_claim_not_even_as_it_is() {
     let granted = json!({ "conditions": [condition("Granted")] });
     let own = agents_fields("claims-fields");
     let write = |manager: &str, part: &Value| {
-        with_message(agent.apply_as(manager, "/status", &status("claims-fields", part), ""))
+        with_message(agent.apply_status(manager, ("mcl", "claims-fields"), part))
     };
     let why = write(AGENT, &granted).expect_err("its own go signal");
     assert!(why.contains("an agent writes no conditions"), "{why}");
-    provider().apply_as(PROVIDER_MANAGER, "/status", &status("claims-fields", &granted), "").unwrap();
+    provider().apply_status(PROVIDER_MANAGER, ("mcl", "claims-fields"), &granted).unwrap();
     write(AGENT, &own).unwrap();
     let why = write(AGENT, &with(&own, &granted)).expect_err("as it is");
     assert!(why.contains("an agent writes no fields of others, not even as they are"), "{why}");

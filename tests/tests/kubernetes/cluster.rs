@@ -1,13 +1,14 @@
 //! Shared parts of the tests against a real API server: clients, objects that are accepted as they stand, and patches of them.
 
+use bedplate_api::claim::Claimant;
+use bedplate_api::configuration::Template;
 use bedplate_tests::kubernetes::Kubernetes;
+use bedplate_tests::objects::{self, NODE_IMAGE};
 use kube::api::{DynamicObject, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
 use serde_json::{Value, json};
 use std::path::Path;
-
-pub(crate) const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 /// A client with the rights of this kubeconfig.
 pub(crate) async fn client(kubeconfig: &Path) -> Client {
@@ -65,46 +66,30 @@ pub(crate) fn with(object: &Value, patch: &Value) -> Value {
     merged
 }
 
-fn object(kind: &str, name: &str, spec: &Value) -> Value {
-    json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": kind, "metadata": { "name": name }, "spec": spec })
-}
-
 pub(crate) fn machine(name: &str) -> Value {
-    let interface = json!({ "macAddress": "52:54:00:00:00:01" });
-    object("Machine", name, &json!({ "provider": "pxe", "pxe": { "interfaces": [interface] } }))
+    objects::machine(name).pxe("52:54:00:00:00:01").json()
 }
 
-pub(crate) fn template() -> Value {
-    json!({
-        "image": { "reference": format!("registry.example/node@{DIGEST}") },
-        "kubernetes": { "version": "v1.34.4", "kubeletConfiguration": { "maxPods": 20 } }
-    })
+fn template() -> Template {
+    let mut template = objects::template(NODE_IMAGE);
+    template.kubernetes.kubelet_configuration = Some(json!({ "maxPods": 20 }));
+    template
 }
 
 pub(crate) fn configuration(name: &str) -> Value {
-    object("MachineConfiguration", name, &json!({ "template": template() }))
+    objects::configuration(name, &template()).json()
 }
 
 pub(crate) fn version(configuration: &str, number: u32) -> Value {
-    let spec = json!({ "configurationName": configuration, "version": number, "template": template() });
-    object("MachineConfigurationVersion", &format!("{configuration}-v{number}"), &spec)
+    objects::version(configuration, number, &template()).json()
 }
 
 /// A claim of the Machine with this name, for a claimant of namespace `team-a`.
 pub(crate) fn claim(name: &str) -> Value {
-    object(
-        "MachineClaim",
-        name,
-        &json!({ "claimant": { "namespace": "team-a", "name": "w-1", "uid": "u-1" }, "clusterName": "c", "role": "Worker",
-            "nodeName": "w-1", "providerID": format!("bedplate://{name}/u-1"), "configurationRef": { "name": "pool" },
-            "release": "Empty" }),
-    )
+    let claimant = Claimant { namespace: "team-a".into(), name: "w-1".into(), uid: "u-1".into() };
+    objects::claim(name, &claimant).json()
 }
 
 pub(crate) fn operation(name: &str) -> Value {
-    object(
-        "MachineOperation",
-        name,
-        &json!({ "operationName": "reboot", "machineRef": { "name": "node-1" } }),
-    )
+    objects::operation(name, "reboot").on("node-1").json()
 }

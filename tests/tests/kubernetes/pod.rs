@@ -10,13 +10,11 @@ use std::time::Duration;
 use bedplate_tests::guard::{self, Directory, Process};
 use bedplate_tests::kubernetes::Kubernetes;
 use bedplate_tests::netns::Namespace;
+use bedplate_tests::objects::{self, NODE_IMAGE};
 use bedplate_tests::pxed::binary;
 use bedplate_tests::wait;
 use serde_json::{Value, json};
 
-/// By its digest: a tag would have to be resolved before anything is selected.
-const NODE_IMAGE: &str =
-    "registry.example/node@sha256:0000000000000000000000000000000000000000000000000000000000000001";
 const LIMIT: Duration = Duration::from_secs(90);
 
 fn deploy(file: &str) -> PathBuf {
@@ -199,10 +197,8 @@ fn the_image_runs_with_the_rights_and_files_of_the_pod() {
     }
     loaders_are_there(&network);
 
-    let interfaces = json!([{ "macAddress": "52:54:00:00:00:01" }]);
-    let machine = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "server-1" },
-        "spec": { "provider": "pxe", "pxe": { "interfaces": interfaces } } });
-    kubernetes.objects().unwrap().apply(&machine).unwrap();
+    let machine = objects::machine("server-1").pxe("52:54:00:00:00:01");
+    kubernetes.objects().unwrap().apply(&machine.json()).unwrap();
     let list = ["machine", "list"].map(str::to_owned);
     wait::until_asked("the Machine in `bedplate machine list`", LIMIT, || {
         let listed = guard::run(&mut inside("/usr/bin/bedplate", &list))?;
@@ -277,11 +273,8 @@ fn the_controllers_image_runs_as_the_deployment_has_it() {
         .until(("lease", "bedplate-controller"), LIMIT, holds)
         .unwrap_or_else(|error| panic!("its Lease: {error:#}\n{}", pod.said()));
 
-    let configuration = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration",
-        "metadata": { "name": "workers" }, "spec": { "template": {
-            "image": { "reference": NODE_IMAGE },
-            "kubernetes": { "version": "v1.34.4" } } } });
-    objects.apply(&configuration).unwrap();
+    let configuration = objects::configuration("workers", &objects::template(NODE_IMAGE));
+    objects.apply(&configuration.json()).unwrap();
     objects
         .until(("mcv", "workers-v1"), LIMIT, |version| version.map(drop))
         .unwrap_or_else(|error| panic!("the first version: {error:#}\n{}", pod.said()));

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use bedplate_api::configuration::NodeImage;
 use bedplate_tests::kubernetes::Kubernetes;
+use bedplate_tests::objects::{self, NODE_IMAGE};
 use bedplate_tests::registry::Registry;
 use bedplate_tests::wait;
 use serde_json::{Value, json};
 
-use super::{NODE_IMAGE, PATIENCE, Site, object, pending};
+use super::{PATIENCE, Site, pending};
 
 /// A refusal is tried again after half a minute at least.
 const LONG: Duration = Duration::from_secs(120);
@@ -88,16 +90,20 @@ impl Site {
 #[test]
 fn each_decision_is_an_event_and_what_stays_as_it_is_is_none() {
     let site = Site::shared();
-    site.machine("told", &json!({ "row": "told" }), &json!({}));
+    site.machine(&objects::machine("told").label("row", "told"));
     site.described("machine", "told", &["SelectionFailed", "NoConfiguration"]);
-    site.configuration("told", &json!({ "machineSelector": { "matchLabels": { "row": "told" } } }), 1);
+    let edit = |content: u32| {
+        let template = objects::numbered_template(content);
+        site.apply(&objects::configuration("told", &template).selects("row", "told").json());
+    };
+    edit(1);
     site.selected("told", 1);
     site.join("told");
     site.described("machine", "told", &["told-v1 by its machineSelector", "NodeRegistered"]);
     site.described("mc", "told", &["VersionCreated", "told-v1"]);
     site.described("mcv", "told-v1", &["VersionLocked", "Machine told uses it"]);
     site.until(("machine", "told"), "Ready", |m| m["status"]["phase"] == "Ready");
-    site.configuration("told", &json!({ "machineSelector": { "matchLabels": { "row": "told" } } }), 2);
+    edit(2);
     let message = site.waits_for_deletion("told");
     assert!(message.contains("1 Machine (told)") && message.contains("told-v2"), "{message}");
     let before = site.events("told");
@@ -109,7 +115,7 @@ fn each_decision_is_an_event_and_what_stays_as_it_is_is_none() {
     site.objects().delete("node", "told").unwrap();
     site.selected("told", 2);
     let shown =
-        site.described("machine", "told", &["NodeDeleted", "told-v2 by its machineSelector; it was told-v1"]);
+        site.described("machine", "told", &["NodeDeleted", "told-v2 selected by its machineSelector; previously told-v1"]);
     assert!(shown.contains("bedplate.dev/controller"), "{shown}");
     let expected = ["NodeDeleted", "NodeRegistered", "VersionApplied", "VersionSelected", "VersionSelected"];
     assert_eq!(site.events("told"), expected, "{shown}");
@@ -128,11 +134,9 @@ fn refused_edit_is_reported_in_degraded_and_made_once_it_is_permitted() {
         "metadata": { "name": "refuses" }, "spec": { "policyName": "refuses", "validationActions": ["Deny"] } });
     site.apply(&policy);
     site.apply(&binding);
-    let template = json!({ "image": { "reference": NODE_IMAGE }, "kubernetes": { "version": "v1.34.4" } });
-    let spec = json!({ "configurationName": "refused", "version": 9, "template": template });
-    let version = object("MachineConfigurationVersion", "refused-v9", &spec);
+    let version = objects::version("refused", 9, &objects::template(NODE_IMAGE)).json();
     site.until_refused(REFUSAL, || site.as_controller().try_create(&version));
-    site.configuration("refused", &json!({}), 1);
+    site.configure("refused", 1);
     let found = site.until(("mc", "refused"), "Degraded", |mc| condition(mc, "Degraded").0);
     let (_, reason, message) = condition(&found, "Degraded");
     assert_eq!(reason, "VersionInvalid");
@@ -140,7 +144,7 @@ fn refused_edit_is_reported_in_degraded_and_made_once_it_is_permitted() {
     assert_eq!(found["status"]["latestVersion"], 0, "no number that was not made");
     site.described("mc", "refused", &["WriteRejected", REFUSAL]);
     // Others are made meanwhile.
-    site.configuration("taken", &json!({}), 1);
+    site.configure("taken", 1);
     site.until_there("mcv", "taken-v1");
     site.objects().delete("validatingadmissionpolicybinding", "refuses").unwrap();
     site.until_within(LONG, ("mcv", "refused-v1"), "the version", |_| true);
@@ -159,18 +163,15 @@ fn tag_is_resolved_once_and_a_silent_registry_delays_no_other_version() {
     let registry = Registry::start_tls_on_loopback(&layout).unwrap();
     let configuration = |tag: &str, authority: Option<&str>| {
         let reference = format!("{}/bedplate/node:{tag}", registry.address());
-        let mut image = json!({ "reference": reference, "allowTag": true });
-        if let Some(authority) = authority {
-            image["caBundle"] = json!(authority);
-        }
-        let template = json!({ "image": image, "kubernetes": { "version": "v1.34.4" } });
-        site.apply(&object("MachineConfiguration", "tagged", &json!({ "template": template })));
+        let mut template = objects::template(&reference);
+        let ca_bundle = authority.map(str::to_owned);
+        template.image = NodeImage { allow_tag: true, ca_bundle, ..template.image };
+        site.apply(&objects::configuration("tagged", &template).json());
         reference
     };
     // The controller does not trust its certificate: as good as unreachable.
     configuration("1", None);
-    let by = |name: &str| json!({ "configurationRef": { "name": name } });
-    site.machine("tagged", &json!({}), &by("tagged"));
+    site.machine(&objects::machine("tagged").configuration("tagged"));
     let found =
         site.until(("mc", "tagged"), "Degraded", |mc| condition(mc, "Degraded").1 == "ImageUnresolved");
     let message = condition(&found, "Degraded").2;
@@ -181,8 +182,8 @@ fn tag_is_resolved_once_and_a_silent_registry_delays_no_other_version() {
     assert!(waits["status"].get("selected").is_none());
     assert_eq!(site.get("mcv", "tagged-v1").unwrap()["status"]["deployed"], false);
     site.described("mcv", "tagged-v1", &["ImageUnresolved"]);
-    site.configuration("beside", &json!({}), 1);
-    site.machine("beside", &json!({}), &by("beside"));
+    site.configure("beside", 1);
+    site.machine(&objects::machine("beside").configuration("beside"));
     site.selected("beside", 1);
     // The edit is tried immediately, and changes the same version.
     let authority = registry.authority().unwrap().to_owned();
@@ -195,8 +196,9 @@ fn tag_is_resolved_once_and_a_silent_registry_delays_no_other_version() {
     site.until(("mc", "tagged"), "no trouble", |mc| !condition(mc, "Degraded").0);
     // Away: the next version waits, the one in use has what it had.
     drop(registry);
-    let next = json!({ "image": { "reference": format!("{reference}-next"), "allowTag": true }, "kubernetes": { "version": "v1.34.4" } });
-    site.apply(&object("MachineConfiguration", "tagged", &json!({ "template": next })));
+    let mut next = objects::template(&format!("{reference}-next"));
+    next.image.allow_tag = true;
+    site.apply(&objects::configuration("tagged", &next).json());
     site.until(("mc", "tagged"), "Degraded", |mc| condition(mc, "Degraded").2.contains("tagged-v2"));
     assert_eq!(site.get("mcv", "tagged-v1").unwrap()["status"]["imageDigest"], recorded.0.clone());
 }

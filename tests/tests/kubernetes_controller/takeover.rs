@@ -7,14 +7,9 @@ fn h2_controller_observes_the_node_of_a_takeover_token() {
     let site = Site::shared();
     let name = "takes-over";
     let token = |token: Option<&str>| {
-        let interfaces = json!([{ "macAddress": "52:54:00:00:73:01" }]);
-        let mut pxe = json!({ "interfaces": interfaces });
-        if let Some(token) = token {
-            pxe["takeover"] = token.into();
-        }
-        let bmc = json!({ "protocol": "Redfish", "address": "192.0.2.1",
-            "credentialsSecretRef": { "namespace": "bmc", "name": name } });
-        site.apply(&object("Machine", name, &json!({ "provider": "pxe", "pxe": pxe, "bmc": bmc })));
+        let machine = objects::machine(name).pxe("52:54:00:00:73:01").redfish("192.0.2.1", ("bmc", name));
+        let takeover = token.map(str::to_owned);
+        site.apply(&machine.spec(|spec| spec.pxe.as_mut().unwrap().takeover = takeover).json());
     };
     let is_observed = |state: &str| {
         site.until(("machine", name), state, |machine| {

@@ -1,15 +1,13 @@
 //! The flows: what was there before, what people, hosts and agents do, and the writes that the controller cannot do without. Agents and kubelets
 //! are played here, by what they see.
 
+use bedplate_tests::objects;
 use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue, KeyPair};
 use serde_json::{Value, json};
 
 use super::cluster::Scene;
 use super::proof::Flow;
 
-/// By its digest: a tag would have to be resolved before anything is selected.
-const NODE_IMAGE: &str =
-    "registry.example/node@sha256:0000000000000000000000000000000000000000000000000000000000000001";
 const MACHINES: &str = "machines";
 const CONFIGURATIONS: &str = "machineconfigurations";
 const VERSIONS: &str = "machineconfigurationversions";
@@ -196,9 +194,8 @@ pub(crate) const FLOWS: &[Flow] = &[
     flow!(
         "version of a configuration that is gone",
         async |s: Scene| {
-            let mut version = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfigurationVersion",
-                "metadata": { "name": s.name("lost-v1"), "finalizers": ["bedplate.dev/in-use"] },
-                "spec": { "configurationName": s.name("lost"), "version": 1, "template": template(1) } });
+            let mut version = objects::version(&s.name("lost"), 1, &objects::numbered_template(1)).json();
+            version["metadata"]["finalizers"] = json!(["bedplate.dev/in-use"]);
             version["metadata"]["ownerReferences"] = json!([{ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration",
                 "name": s.name("lost"), "uid": "00000000-0000-4000-8000-000000000000", "controller": true }]);
             s.create_as(VERSIONS, &version, &s.as_controller()).await;
@@ -284,11 +281,6 @@ pub(crate) fn reference() -> Value {
     json!({ "configurationRef": { "name": "w" } })
 }
 
-fn template(content: u32) -> Value {
-    json!({ "image": { "reference": NODE_IMAGE }, "kubernetes": { "version": "v1.34.4" },
-        "sysctls": { "kernel.panic": content.to_string() } })
-}
-
 pub(crate) fn condition(kind: &str) -> Value {
     json!({ "type": kind, "status": "True", "reason": "Done", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" })
 }
@@ -297,7 +289,7 @@ pub(crate) fn condition(kind: &str) -> Value {
 impl Scene {
     pub(crate) async fn configuration(&self, name: &str, spec: &Value, content: u32) {
         let mut spec = spec.clone();
-        spec["template"] = template(content);
+        spec["template"] = json!(objects::numbered_template(content));
         self.apply(CONFIGURATIONS, json!({ "metadata": { "name": name }, "spec": spec })).await;
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bedplate_tests::bmc::service::{PASSWORD, USER};
 use bedplate_tests::guard::{Directory, Process};
 use bedplate_tests::kubernetes::{Kubernetes, Objects};
+use bedplate_tests::objects;
 use bedplate_tests::pxed::{ask, binary};
 use bedplate_tests::wait;
 use serde_json::{Value, json};
@@ -128,16 +129,13 @@ impl Site {
     }
 
     pub(crate) fn machine_object(&self, name: &str, mac: &str, more: &Value) -> Value {
-        let mut object = json!({
-            "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": name },
-            "spec": { "provider": "pxe", "site": self.name, "pxe": { "interfaces": [{ "macAddress": mac }] } },
-        });
+        let mut object = objects::machine(name).pxe(mac).site(self.name).json();
         object["spec"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         object
     }
 
     pub(crate) fn operation(&self, name: &str, operation: &str, machine: &str) {
-        apply(&operation_object(name, operation, machine, &json!({})));
+        apply(&objects::operation(name, operation).on(machine).json());
     }
 
     /// The status of an operation that has come to its end.
@@ -180,15 +178,6 @@ pub(crate) fn seen(kind: &str, name: &str) -> Value {
 /// Returns the last state of all objects of a kind from their watch.
 pub(crate) fn all_seen(kind: &str) -> Vec<Arc<Value>> {
     objects().all_seen(kind).unwrap()
-}
-
-pub(crate) fn operation_object(name: &str, operation: &str, machine: &str, more: &Value) -> Value {
-    let mut object = json!({
-        "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation", "metadata": { "name": name },
-        "spec": { "operationName": operation, "machineRef": { "name": machine } },
-    });
-    object["spec"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    object
 }
 
 pub(crate) fn secret(namespace: &str, name: &str) {

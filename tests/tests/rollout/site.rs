@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bedplate_tests::guard::{Directory, Process};
 use bedplate_tests::kubernetes::{Kubernetes, Objects};
-use bedplate_tests::pxed;
+use bedplate_tests::{objects, pxed};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::{Value, json};
@@ -92,16 +92,9 @@ impl Site {
 
     pub(crate) fn configuration(&self, name: &str, spec: &Value, content: u32) {
         let mut spec = spec.clone();
-        let digest = "0123456789abcdef".repeat(4);
-        spec["template"] = json!({ "image": { "reference": format!("registry.example/node@sha256:{digest}") },
-            "kubernetes": { "version": "v1.34.4" }, "sysctls": { "kernel.panic": content.to_string() } });
-        self.apply(&object("MachineConfiguration", name, &spec));
-    }
-
-    pub(crate) fn machine(&self, name: &str, configuration: &str, more: &Value) {
-        let mut spec = json!({ "provider": "manual", "configurationRef": { "name": configuration } });
-        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        self.apply(&object("Machine", name, &spec));
+        spec["template"] = json!(objects::numbered_template(content));
+        self.apply(&json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration",
+            "metadata": { "name": name }, "spec": spec }));
     }
 
     pub(crate) fn namespace(&self, name: &str) {
@@ -168,10 +161,6 @@ impl Site {
         })
         .await;
     }
-}
-
-fn object(kind: &str, name: &str, spec: &Value) -> Value {
-    json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": kind, "metadata": { "name": name }, "spec": spec })
 }
 
 /// A configuration's spec with rolling updates.

@@ -10,6 +10,7 @@ use bedplate_tests::cluster_api::{
 };
 use bedplate_tests::guard::{Directory, Process, last_lines};
 use bedplate_tests::kubernetes::{Kubernetes, Objects};
+use bedplate_tests::objects::{self, NODE_IMAGE};
 use bedplate_tests::{control_plane, pxed, wait};
 use serde_json::{Value, json};
 
@@ -20,8 +21,6 @@ pub(crate) const CONTROL_PLANE: &str = "team-a-1-control-plane";
 pub(crate) const WORKERS: &str = "team-a-1-workers";
 const CONFIGURATION: &str = "pool";
 pub(crate) const HOSTS: [&str; 4] = ["host-1", "host-2", "host-3", "host-4"];
-const IMAGE: &str =
-    "registry.example/node@sha256:0000000000000000000000000000000000000000000000000000000000000001";
 
 /// All programs and simulated hosts.
 pub(crate) struct Site {
@@ -56,11 +55,9 @@ impl Site {
 
     /// Creates a MachineConfiguration of a Kubernetes version.
     pub(crate) fn configure(&self, name: &str, version: &str) {
-        self.team
-            .apply(&json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration", "metadata": { "name": name },
-                "spec": { "claimPolicy": { "namespaces": [TEAM] }, "template": { "image": { "reference": IMAGE },
-                    "kubernetes": { "version": version } } } }))
-            .unwrap();
+        let mut template = objects::template(NODE_IMAGE);
+        version.clone_into(&mut template.kubernetes.version);
+        self.team.apply(&objects::configuration(name, &template).pool(TEAM).json()).unwrap();
     }
 
     /// Creates the cluster as docs/reference/infrastructure-provider.md has it, with an external etcd.

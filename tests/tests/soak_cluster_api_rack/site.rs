@@ -15,7 +15,7 @@ use bedplate_tests::nodes::{Nodes, condition};
 use bedplate_tests::rack::{ADDRESS, BRIDGE, Rack};
 use bedplate_tests::registry::Registry;
 use bedplate_tests::worker::{Worker, take_turn};
-use bedplate_tests::{pxed, site, wait};
+use bedplate_tests::{objects, pxed, site, wait};
 use serde_json::{Value, json};
 
 use super::power::{Hosts, Power};
@@ -148,20 +148,15 @@ impl<'r> Site<'r> {
 
     /// Powers a host on by an operation.
     pub(crate) fn power_on(&self, name: &str) {
-        let spec = json!({ "machineRef": { "name": name }, "operationName": "powerOn" });
-        let operation = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation",
-            "metadata": { "generateName": format!("{name}-on-") }, "spec": spec });
-        self.team.create(&operation).unwrap();
+        let operation = objects::operation(name, "powerOn").on(name).generate_name(&format!("{name}-on-"));
+        self.team.create(&operation.json()).unwrap();
         self.server(name).wait_power(true, PATIENCE).unwrap();
     }
 
     /// Creates a configuration for claims.
     pub(crate) fn configure(&self, name: &str) {
-        let spec = json!({ "claimPolicy": { "namespaces": [TEAM] }, "template": self.template(name) });
-        self.team
-            .apply(&json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration",
-                "metadata": { "name": name }, "spec": spec }))
-            .unwrap();
+        let template = serde_json::from_value(self.template(name)).unwrap();
+        self.team.apply(&objects::configuration(name, &template).pool(TEAM).json()).unwrap();
     }
 
     /// Returns the template of a configuration, with its name in a file.
