@@ -5,6 +5,7 @@
 
 mod conditions;
 mod programs;
+mod provider;
 mod repository;
 mod simulator;
 mod upstream;
@@ -13,6 +14,7 @@ mod workload;
 
 pub use self::conditions::{Expected, machines, shown, unmet};
 pub use self::programs::{Programs, Source};
+pub use self::provider::{PROVIDER_TIMEOUT, Provider};
 pub use self::repository::Repository;
 pub use self::simulator::Simulator;
 pub use self::upstream::Upstream;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::{Once, OnceLock};
 use std::time::Duration;
 
@@ -10,23 +9,24 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bedplate_bootstrap::jinja::Facts;
 use bedplate_bootstrap::user_data::{self, Plan, Unsupported, UserData, WriteFile, plan_user_data};
-use bedplate_tests::guard::{Directory, Process};
+use bedplate_tests::cluster_api::{PROVIDER_TIMEOUT, Provider};
+use bedplate_tests::guard::Process;
 use bedplate_tests::kubernetes::{Kubernetes, Objects};
-use bedplate_tests::pxed;
 use http::Method;
 use serde_json::{Value, json};
 
-/// Longer than the interval at which the provider reads again what it does not watch.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(150);
+pub(crate) const PATIENCE: Duration = PROVIDER_TIMEOUT;
+
 /// User of the provider.
 pub(crate) const PROVIDER: &str = "system:serviceaccount:bedplate-system:bedplate-bootstrap";
 const CLUSTER_NAME_LABEL: &str = "cluster.x-k8s.io/cluster-name";
 
+/// The workload cluster of the tests is on this host.
+const NETWORKS: &str = "--workload-networks=127.0.0.0/8";
+
 /// The cluster with its provider; both end with the test program.
 pub(crate) struct Site {
-    /// Log of the provider.
-    log: PathBuf,
-    _provider: Option<(Process, Directory)>,
+    provider: Provider,
 }
 
 impl Site {
@@ -34,42 +34,30 @@ impl Site {
         static SHARED: OnceLock<Site> = OnceLock::new();
         SHARED.get_or_init(|| {
             install();
-            let place = Directory::new("bootstrap").unwrap();
-            let log = place.path().join("provider.log");
-            let provider = provider(&account(), &log, &[]);
-            Self { log, _provider: Some((provider, place)) }
+            Self { provider: Provider::start("bootstrap", &[NETWORKS]).unwrap() }
         })
     }
 
     /// Installs the provider, which the test itself starts with this log.
     pub(crate) fn installed(log: &Path) -> Self {
         install();
-        Self { log: log.to_owned(), _provider: None }
+        Self { provider: Provider::of_log(log) }
     }
 
     /// Waits until an object is in a state.
     pub(crate) fn until(
         &self,
         team: &Team,
-        (kind, name): (&str, &str),
+        of: (&str, &str),
         what: &str,
         is: impl Fn(&Value) -> bool,
     ) -> Value {
-        let is_so = |object: Option<&Value>| object.filter(|object| is(object)).cloned();
-        team.objects.until((kind, name), PATIENCE, is_so).unwrap_or_else(|error| {
-            let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-            let found = team.objects.get(kind, name).unwrap().unwrap_or_default();
-            panic!("{kind} {name}: {what}: {error:#}\n{found:#}\n{log}")
-        })
+        self.provider.until(&team.objects, of, what, is)
     }
 
     /// Waits until an object does not exist.
-    pub(crate) fn until_gone(&self, team: &Team, (kind, name): (&str, &str)) {
-        let gone = |object: Option<&Value>| object.is_none().then_some(());
-        team.objects.until((kind, name), PATIENCE, gone).unwrap_or_else(|error| {
-            let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-            panic!("deletion of {kind} {name}: {error:#}\n{log}")
-        });
+    pub(crate) fn until_gone(&self, team: &Team, of: (&str, &str)) {
+        self.provider.until_gone(&team.objects, of);
     }
 
     /// Waits until a KubeadmConfig has bootstrap data. Returns the KubeadmConfig.
@@ -90,17 +78,12 @@ impl Site {
 
 /// Kubeconfig of the provider's ServiceAccount.
 pub(crate) fn account() -> PathBuf {
-    Kubernetes::shared().service_account("bedplate-system", "bedplate-bootstrap").unwrap()
+    Provider::kubeconfig("bootstrap").unwrap()
 }
 
 /// Starts the provider with the rights of this kubeconfig.
 pub(crate) fn provider(kubeconfig: &Path, log: &Path, more: &[&str]) -> Process {
-    let mut command = Command::new(pxed::binary("bedplate-cluster").unwrap());
-    command.args(["--controllers=bootstrap", "--listen=127.0.0.1:0", "--log-format=text"]);
-    // The workload cluster of the tests is on this host.
-    command.arg("--workload-networks=127.0.0.0/8");
-    command.args(more).arg("--kubeconfig").arg(kubeconfig);
-    Process::spawn("bedplate-cluster", &mut command, log).unwrap()
+    Provider::spawn("bootstrap", kubeconfig, log, &[&[NETWORKS], more].concat()).unwrap()
 }
 
 /// Installs the provider and the core kinds of Cluster API. Later calls wait for the first one.

@@ -1,26 +1,24 @@
 //! A real API server with the provider of claims, namespaces with clusters, and hosts whose agents the tests play.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::{Once, OnceLock};
 use std::time::Duration;
 
-use bedplate_tests::guard::{Directory, Process};
+use bedplate_tests::cluster_api::{PROVIDER_TIMEOUT, Provider};
+use bedplate_tests::guard::Process;
 use bedplate_tests::kubernetes::{Kubernetes, Objects};
 use bedplate_tests::objects::{self, NODE_IMAGE};
-use bedplate_tests::{pxed, wait};
+use bedplate_tests::wait;
 use http::Method;
 use serde_json::{Value, json};
 
-/// Longer than the interval at which the provider decides again without a change.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(150);
+pub(crate) const PATIENCE: Duration = PROVIDER_TIMEOUT;
+
 pub(crate) const PROVIDER: &str = "system:serviceaccount:bedplate-system:bedplate-infrastructure";
 
 /// The cluster with its provider; both end with the test program.
 pub(crate) struct Site {
-    /// Log of the provider.
-    log: PathBuf,
-    _provider: Option<(Process, Directory)>,
+    provider: Provider,
 }
 
 impl Site {
@@ -28,59 +26,36 @@ impl Site {
         static SHARED: OnceLock<Site> = OnceLock::new();
         SHARED.get_or_init(|| {
             install();
-            let kubernetes = Kubernetes::shared();
-            let place = Directory::new("cluster-api").unwrap();
-            let kubeconfig =
-                kubernetes.service_account("bedplate-system", "bedplate-infrastructure").unwrap();
-            let log = place.path().join("provider.log");
-            let provider = provider(&kubeconfig, &log, &[]);
-            Self { log, _provider: Some((provider, place)) }
+            Self { provider: Provider::start("infrastructure", &[]).unwrap() }
         })
     }
 
     /// Installs the provider, which the test itself starts with this log.
     pub(crate) fn installed(log: &Path) -> Self {
         install();
-        Self { log: log.to_owned(), _provider: None }
-    }
-
-    fn said(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap_or_default()
+        Self { provider: Provider::of_log(log) }
     }
 
     /// Waits until an object is in a state.
     pub(crate) fn until(
         &self,
         team: &Team,
-        (kind, name): (&str, &str),
+        of: (&str, &str),
         what: &str,
         is: impl Fn(&Value) -> bool,
     ) -> Value {
-        let is_so = |object: Option<&Value>| object.filter(|object| is(object)).cloned();
-        team.objects.until((kind, name), PATIENCE, is_so).unwrap_or_else(|error| {
-            let log = self.said();
-            let found = team.objects.get(kind, name).unwrap().unwrap_or_default();
-            panic!("{kind} {name}: {what}: {error:#}\n{found:#}\n{log}")
-        })
+        self.provider.until(&team.objects, of, what, is)
     }
 
-    pub(crate) fn until_gone(&self, team: &Team, (kind, name): (&str, &str)) {
-        let gone = |object: Option<&Value>| object.is_none().then_some(());
-        let ended = team.objects.until((kind, name), PATIENCE, gone);
-        ended.unwrap_or_else(|error| {
-            let log = self.said();
-            let found = team.objects.get(kind, name).unwrap().unwrap_or_default();
-            panic!("deletion of {kind} {name}: {error:#}\n{found:#}\n{log}")
-        });
+    /// Waits until an object does not exist.
+    pub(crate) fn until_gone(&self, team: &Team, of: (&str, &str)) {
+        self.provider.until_gone(&team.objects, of);
     }
 }
 
 /// Starts the provider with the rights of this kubeconfig.
 pub(crate) fn provider(kubeconfig: &Path, log: &Path, more: &[&str]) -> Process {
-    let mut command = Command::new(pxed::binary("bedplate-cluster").unwrap());
-    command.args(["--controllers=infrastructure", "--listen=127.0.0.1:0", "--log-format=text"]);
-    command.args(more).arg("--kubeconfig").arg(kubeconfig);
-    Process::spawn("bedplate-cluster", &mut command, log).unwrap()
+    Provider::spawn("infrastructure", kubeconfig, log, more).unwrap()
 }
 
 /// Installs the provider, and the two kinds of Cluster API that it reads. Later calls wait for the first one.

@@ -3,13 +3,14 @@
 use std::io::Write as _;
 use std::process::Command;
 
-use bedplate_tests::guard::{Directory, run};
+use bedplate_tests::cluster_api::Provider;
+use bedplate_tests::guard::run;
 use bedplate_tests::kubernetes::Kubernetes;
 use serde_json::{Value, json};
 
 use super::doomed::disconnect;
 use super::owned::{CLUSTER_NAME, CONTROL_PLANE, Owned, owner, reference, writers};
-use super::site::{condition, decoded, provider_of, workload};
+use super::site::{condition, decoded, workload};
 
 #[test]
 fn k1_reference_to_a_kind_without_a_definition_is_reported() {
@@ -65,10 +66,7 @@ fn k2_infrastructure_of_another_cluster_is_not_adopted() {
 #[test]
 fn k3_infrastructure_provider_waits_for_the_owner_that_the_core_sets() {
     let owned = Owned::new("k3");
-    let place = Directory::new("core-owner").unwrap();
-    let account = Kubernetes::shared().service_account("bedplate-system", "bedplate-infrastructure").unwrap();
-    let log = place.path().join("provider.log");
-    let _provider = provider_of("infrastructure", &account, &log, &["--namespace=k3"]);
+    let _provider = Provider::start("infrastructure", &["--namespace=k3"]).unwrap();
     owned.infrastructure_cluster();
     let found = owned.until_condition(("bpc", "k3"), "Ready", ["False", "WaitingForOwner", ""]);
     assert!(found["metadata"]["finalizers"].is_null() && found["status"]["initialization"].is_null());
