@@ -70,11 +70,23 @@ impl Cases {
 /// Reads a directory of case files.
 fn read_all(directory: &Path) -> Vec<Cases> {
     let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
-    let read = |path: &Path| -> Cases {
-        let value: Value = serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-        serde_json::from_value(expand(value)).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    let read = |path: &Path| {
+        let text = std::fs::read_to_string(path).unwrap();
+        parse(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     };
     files.map(|path| read(&path)).collect()
+}
+
+fn parse(text: &str) -> Result<Cases, serde_json::Error> {
+    serde_json::from_value(expand(serde_saphyr::from_str(text).unwrap()))
+}
+
+#[test]
+fn unknown_field_of_a_case_is_refused() {
+    let text = "{ base: {}, rules: [{ message: m, cases: [{ accepted: {}, refused: {} }] }] }";
+    assert!(parse(text).is_ok());
+    let refused = parse(&text.replace("refused", "refuses")).err().unwrap().to_string();
+    assert!(refused.contains("unknown field `refuses`"), "{refused}");
 }
 
 fn of_kinds() -> Vec<Cases> {
