@@ -71,10 +71,9 @@ impl Runner {
             Decision::InPlace(changes) => {
                 let names: Vec<String> = changes.iter().map(ToString::to_string).collect();
                 match self.parts.configuration.change(&changes).await {
-                    Ok(()) if names.is_empty() => Outcome::End(End::done(
-                        AgentOutcome::Applied,
-                        "nothing differs but the version's name",
-                    )),
+                    Ok(()) if names.is_empty() => {
+                        Outcome::End(End::done(AgentOutcome::Applied, "only the name of the version differs"))
+                    }
                     Ok(()) => Outcome::End(End::done(AgentOutcome::Applied, names.join("; "))),
                     Err(error) => refused(&error),
                 }
@@ -87,7 +86,8 @@ impl Runner {
     async fn repave(&mut self, version: &VersionRef, deadline: Timestamp) -> Outcome {
         let name = version.version_name();
         let awaits = format!(
-            "the Pods have left; bedplate-controller deletes the Node, so that it is paved with {name} or a newer one"
+            "the Node is drained; bedplate-controller deletes the Node to repave the host with {name} or a \
+             newer version"
         );
         let running = self.running.as_ref().map(|running| Arc::clone(&running.object));
         let Some(object) = running else { return Outcome::Interrupted };
@@ -107,7 +107,7 @@ impl Runner {
             return outcome;
         }
         if let Err(error) = self.note_begun().await {
-            return Outcome::Later(format!("the agent's note cannot be kept: {}", chain(&error)));
+            return Outcome::Later(format!("failed to store the agent's note: {}", chain(&error)));
         }
         match self.parts.configuration.repave(version).await {
             Ok(()) => self.let_go(&awaits).await,
@@ -127,7 +127,7 @@ impl Runner {
             Decision::End(end) => Some(Outcome::End(end)),
             Decision::Wait(what) => Some(Outcome::Later(what)),
             Decision::InPlace(_) | Decision::Repave(_) => {
-                Some(Outcome::Later("another version was selected meanwhile".to_owned()))
+                Some(Outcome::Later("another version is selected now".to_owned()))
             }
         }
     }

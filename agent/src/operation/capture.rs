@@ -65,7 +65,7 @@ impl Runner {
             Ok(room) if room < capture.bytes + MIN_FREE_BYTES => Outcome::End(End::failed(
                 AgentOutcome::InsufficientSpace,
                 format!(
-                    "{} has {} MiB free, {} are needed; parameter bytes asks for less",
+                    "{} has {} MiB free, {} are needed; set parameter bytes to a smaller number",
                     self.parts.captures.display(),
                     room >> 20,
                     (capture.bytes + MIN_FREE_BYTES) >> 20
@@ -146,7 +146,7 @@ impl Runner {
         let Some((path, unit)) = self.place() else { return Outcome::Interrupted };
         match self.parts.units.state(&unit).await {
             Ok(state) if (!state.active.is_down() || state.has_job) && self.now() < deadline => {
-                return Outcome::Later("packets are kept".to_owned());
+                return Outcome::Later("the capture is running".to_owned());
             }
             Err(error) if error.is_transient() && self.now() < deadline => {
                 return Outcome::Later(chain(&error));
@@ -155,15 +155,15 @@ impl Runner {
         }
         let end = match content(path.clone()).await {
             Ok(content) => {
-                let what = self.describe(&path, &content, "not the whole time");
+                let what = self.describe(&path, &content, "shorter than requested");
                 End::failed(
                     AgentOutcome::Interrupted,
-                    format!("the agent was interrupted while packets were kept; what there is: {what}"),
+                    format!("the agent was interrupted during the capture; packets so far: {what}"),
                 )
             }
             Err(_) => End::failed(
                 AgentOutcome::Interrupted,
-                "the agent was interrupted, and no packet was kept; make a new operation",
+                "the agent was interrupted and captured no packet; create a new operation",
             ),
         };
         Outcome::End(end)
@@ -260,7 +260,7 @@ fn failed(capture: &Capture, ran: &Ran, fault: Option<Fault>) -> End {
     match (&ran.exit, fault) {
         (Exit::Code(NO_PROGRAM), _) => End::failed(
             AgentOutcome::NotSupported,
-            format!("there is no {TCPDUMP} on the host: take a host image that has it"),
+            format!("the host has no {TCPDUMP}; use a host image with it"),
         ),
         (_, Some(Fault::Filter)) => End::failed(
             AgentOutcome::InvalidParameters,
@@ -271,7 +271,7 @@ fn failed(capture: &Capture, ran: &Ran, fault: Option<Fault>) -> End {
             format!("the host has no interface {interface}: {said}"),
         ),
         (exit, None) => {
-            End::failed(AgentOutcome::CaptureFailed, format!("tcpdump has ended with {exit:?}: {said}"))
+            End::failed(AgentOutcome::CaptureFailed, format!("tcpdump exited with {exit:?}: {said}"))
         }
     }
 }
@@ -338,7 +338,7 @@ fn whole(file: &File) -> io::Result<(u64, u64)> {
     let mut reader = BufReader::new(file);
     let mut header = [0; FILE_HEADER_BYTES];
     reader.read_exact(&mut header)?;
-    let order = order(&header).ok_or_else(|| io::Error::other("no file of packets"))?;
+    let order = order(&header).ok_or_else(|| io::Error::other("not a capture file"))?;
     let (mut end, mut packets) = (FILE_HEADER_BYTES as u64, 0);
     let mut record = [0; RECORD_HEADER_BYTES];
     while end + RECORD_HEADER_BYTES as u64 <= length {

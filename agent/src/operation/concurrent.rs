@@ -29,7 +29,7 @@ impl Runner {
             let outcome = self.drain(drain, deadline).await;
             drained.cancel();
             if let Some(name) = self.others() {
-                self.tell(&format!("the Pods have left; waiting for the end of operation {name}")).await;
+                self.tell(&format!("the Node is drained; waiting for operation {name} to finish")).await;
             }
             outcome
         };

@@ -60,12 +60,12 @@ pub enum Decision {
 /// Decides. `disruption`: a repave is allowed. `asked`: the repave was already requested.
 pub fn decide(standing: &Standing, disruption: bool, asked: bool) -> Decision {
     let Some(selected) = &standing.selected else {
-        let message = "no version is selected for this Machine: give it a configuration";
+        let message = "no version is selected for this Machine; set spec.configurationRef";
         return Decision::End(End::failed(AgentOutcome::NoVersionSelected, message));
     };
     let name = selected.version_name();
     if standing.paving {
-        return Decision::Wait(format!("the node is being made; {name} is selected"));
+        return Decision::Wait(format!("the node is being paved; {name} is selected"));
     }
     let Some(applied) = &standing.applied else {
         if asked && standing.refused {
@@ -93,14 +93,13 @@ pub fn decide(standing: &Standing, disruption: bool, asked: bool) -> Decision {
     match &standing.stays {
         _ if standing.made_cluster => {}
         Some(Stays::Kept(why)) => {
-            let message = format!(
-                "{name} needs a repave, for which this host's member of etcd cannot leave its cluster: {why}"
-            );
+            let message =
+                format!("{name} needs a repave, but this host's etcd member cannot leave its cluster: {why}");
             return Decision::End(End::failed(AgentOutcome::ControlPlaneProtected, message));
         }
         Some(Stays::Later(why)) if disruption => {
             return Decision::Wait(format!(
-                "no Pod has to leave while this host's member of etcd cannot leave its cluster: {why}"
+                "the Node is not drained while this host's etcd member cannot leave its cluster: {why}"
             ));
         }
         _ if disruption => return Decision::Repave(selected.clone()),
@@ -119,23 +118,24 @@ fn needs_repave(standing: &Standing, applied: &VersionRef, name: &str) -> End {
             .take(MAX_NAMED_CHANGES)
             .collect::<Vec<_>>()
             .join("; "),
-        None => format!("what runs is {}", applied.version_name()),
+        None => format!("the node runs {}", applied.version_name()),
     };
     if standing.made_cluster {
         let message = format!(
-            "{name} needs a repave ({changes}), and the cluster that was made here is in this slot, which stays: leave the Node as it is; a newer \
-             Kubernetes comes by `kubeadm upgrade` in the slot (docs/concepts/node.md, \"The first control plane\")"
+            "{name} needs a repave ({changes}), but the slot contains the cluster that kubeadm created and \
+             is kept; keep the Node; to update Kubernetes, run `kubeadm upgrade` in the slot \
+             (docs/concepts/node.md, \"The first control plane\")"
         );
         return End::failed(AgentOutcome::ControlPlaneProtected, message);
     }
     let message =
-        format!("{name} needs a repave ({changes}); parameter disruption=allow does it, or delete the Node");
+        format!("{name} needs a repave ({changes}); set parameter disruption=allow, or delete the Node");
     End::failed(AgentOutcome::RepaveRequired, message)
 }
 
 fn rolled_back(name: &str) -> Decision {
     let message =
-        format!("{name} failed on this host, and what ran before runs again; status.rolledBack says why");
+        format!("{name} failed on this host and was rolled back; see status.rolledBack of the Machine");
     Decision::End(End::failed(AgentOutcome::RolledBack, message))
 }
 

@@ -77,12 +77,12 @@ impl Runner {
     /// Cordons the Node. The object records it first, so that every writer that
     /// ends the operation uncordons the Node.
     async fn cordon(&mut self, seen: &NodeView, uid: &str) -> Result<(), String> {
-        let Some(running) = &self.running else { return Err("it is over".to_owned()) };
+        let Some(running) = &self.running else { return Err("the operation has finished".to_owned()) };
         let object = Arc::clone(&running.object);
         if !is_cordoned(object.status.as_ref()) {
             let status = cordoned(&object, self.now());
             if self.write(&object, status).await != Some(Duration::ZERO) {
-                return Err("the operation cannot be written".to_owned());
+                return Err("failed to write the operation".to_owned());
             }
         }
         self.parts.node.cordon(seen, Some(uid)).await.map_err(|error| chain(&error))
@@ -134,7 +134,7 @@ impl Runner {
     pub(super) async fn uncordon(&self, uid: &str) -> Result<(), String> {
         let node = &self.parts.node;
         let seen = node.node().await.map_err(|error| chain(&error))?;
-        let seen = seen.ok_or("no kubelet of a slot is there to do it")?;
+        let seen = seen.ok_or("no slot runs, so there is no kubelet credential to uncordon with")?;
         if seen.cordoned_by.as_deref() != Some(uid) {
             return Ok(());
         }
@@ -152,7 +152,7 @@ fn refused(refusal: &Refusal) -> Progress {
         }
         Refusal::EmptyDir(names) => {
             let message = format!(
-                "these Pods would lose what is in their emptyDir: {}; parameter deleteEmptyDirData evicts them",
+                "these Pods would lose their emptyDir data: {}; parameter deleteEmptyDirData evicts them",
                 list(names)
             );
             Progress::Refused(AgentOutcome::EmptyDirData, message)

@@ -8,41 +8,40 @@ use crate::bus::UnitName;
 /// Name or `prefix*`, and why it is refused.
 type Refused = (&'static str, &'static str);
 
-const BUS: &str = "the agent reaches systemd by D-Bus, and everything on the bus would lose its connection";
-const ENDS: &str = "starting it ends or suspends what runs; use reboot, shutdown or a power operation";
-const ALIAS: &str = "it is another name of a service: name the service itself";
+const BUS: &str = "the agent reaches systemd by D-Bus, and all services on the bus would lose their \
+                   connections";
+const ENDS: &str = "a start of this unit stops or suspends the system; use reboot, shutdown or a power \
+                    operation";
+const ALIAS: &str = "the name is an alias; name the service itself";
 
 /// Refused services of the host.
 const HOST: [Refused; 15] = [
-    (
-        "bedplate-agent.service",
-        "it is the agent that would carry this out; systemd restarts it by itself when it fails",
-    ),
-    ("bedplate-host.service", "it sets the host up once, at boot; use reboot"),
+    ("bedplate-agent.service", "the agent carries out the operation; systemd restarts the agent if it fails"),
+    ("bedplate-host.service", "the unit sets up the host once, at boot; use reboot"),
     ("dbus.service", BUS),
     ("dbus-broker.service", BUS),
-    ("systemd-networkd.service", "the host's way to the cluster is its network; use reboot"),
+    ("systemd-networkd.service", "the host would lose its connection to the cluster; use reboot"),
     (
         "systemd-nspawn@*",
-        "a slot is started and stopped by the agent alone; use applyConfiguration, or restart a service in it",
+        "only the agent starts and stops a slot; use applyConfiguration, or restart a service in the slot",
     ),
-    ("systemd-journald.service", "what all services say would be lost meanwhile"),
+    ("systemd-journald.service", "log messages of all services would be lost"),
     ("systemd-udevd.service", "disks and interfaces would miss events; use reboot"),
-    ("user@*", "it is a login's, not the host's"),
-    ("systemd-remount-fs.service", "it is the boot's; use reboot"),
+    ("user@*", "the unit belongs to a login session, not to the host"),
+    ("systemd-remount-fs.service", "the unit is part of the boot; use reboot"),
     ("initrd-*", ENDS),
     ("emergency.service", ENDS),
     ("rescue.service", ENDS),
-    ("debug-shell.service", "it gives root access at the console"),
-    ("bedplate-capture-*", "it is a packetCapture's"),
+    ("debug-shell.service", "the unit starts a root shell on the console"),
+    ("bedplate-capture-*", "the unit belongs to a packetCapture"),
 ];
 
 /// Refused services of a slot.
 const SLOT: [Refused; 6] = [
-    ("bedplate-kubeadm.service", "it joins the node once; a repave does it again"),
+    ("bedplate-kubeadm.service", "the unit joins the node once; a repave runs it again"),
     ("dbus.service", BUS),
     ("dbus-broker.service", BUS),
-    ("systemd-journald.service", "what all services say would be lost meanwhile"),
+    ("systemd-journald.service", "log messages of all services would be lost"),
     ("emergency.service", ENDS),
     ("rescue.service", ENDS),
 ];

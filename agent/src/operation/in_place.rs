@@ -124,8 +124,8 @@ impl Running<'_> {
         }
         let node = &self.parts.machine;
         Err(ApplyError::Taints(format!(
-            "an agent may not change a Node's taints, and nothing was changed: `kubectl taint node {node} --overwrite {}`, then make a new \
-             operation",
+            "an agent may not change the taints of a Node, so no change was applied; run `kubectl taint \
+             node {node} --overwrite {}`, then create a new operation",
             words.join(" ")
         )))
     }
@@ -142,8 +142,12 @@ impl Running<'_> {
             return Ok(Some(said));
         }
         let state = units.state(&unit).await.map_err(|error| ApplyError::Failed(chain(&error)))?;
-        let idle =
-            || format!("{unit} does nothing here: `systemctl status` of it says which condition is not met");
+        let idle = || {
+            format!(
+                "{unit} did not run because a condition is not met; see `systemctl status` of the \
+                        unit"
+            )
+        };
         Ok(state.active.is_down().then(idle))
     }
 
@@ -170,7 +174,7 @@ impl Running<'_> {
         if wrong.is_empty() {
             return Ok(());
         }
-        let reason = format!("the kernel does not take {}", wrong.join(", "));
+        let reason = format!("the kernel rejected {}", wrong.join(", "));
         Err(ApplyError::Broken(with_log(&reason, &said, &[], MAX_MESSAGE_CHARS)))
     }
 
@@ -183,7 +187,7 @@ impl Running<'_> {
         if missing.is_empty() {
             return Ok(());
         }
-        let reason = format!("the kernel does not load {}", missing.join(", "));
+        let reason = format!("the kernel did not load {}", missing.join(", "));
         Err(ApplyError::Broken(with_log(&reason, &said, &[], MAX_MESSAGE_CHARS)))
     }
 
@@ -221,7 +225,7 @@ impl Running<'_> {
         }
         for unit in restarts {
             if let Some(said) = restarted(units.as_ref(), unit).await? {
-                let reason = format!("the files are written, but {unit} does not run with them");
+                let reason = format!("the files are written, but {unit} failed after its restart");
                 return Err(ApplyError::Broken(with_log(&reason, &said, &[], MAX_MESSAGE_CHARS)));
             }
         }
@@ -245,7 +249,7 @@ impl Running<'_> {
         let argv = std::iter::once("/usr/bin/env".to_owned()).chain(how.command.clone()).collect();
         let command = TransientCommand {
             unit: unit_name("bedplate-kubelet-config.service")?,
-            description: "kubeadm writes the kubelet's configuration for an applyConfiguration".to_owned(),
+            description: "Kubelet configuration of an applyConfiguration, written by kubeadm".to_owned(),
             argv,
             environment: Vec::new(),
             output: Output::Tail,
@@ -263,7 +267,7 @@ impl Running<'_> {
             }
         } else {
             with_log(
-                &format!("kubeadm has not written it ({:?})", ran.exit),
+                &format!("kubeadm failed to write the configuration ({:?})", ran.exit),
                 &ran.output,
                 &[],
                 MAX_MESSAGE_CHARS,
@@ -273,15 +277,13 @@ impl Running<'_> {
             former::put_back(self.parts, self.leader, former).await?;
             let back = self.is_well(units.as_ref(), &kubelet).await;
             let back = back.map_or_else(
-                |why| format!("and the kubelet is not well with the former one either ({why})"),
-                |()| "the former one is back".to_owned(),
+                |why| format!("and the kubelet is not healthy with the former one either ({why})"),
+                |()| "the former one is restored".to_owned(),
             );
             former::forget(self.parts, self.leader).await?;
-            return Err(ApplyError::Broken(format!(
-                "the kubelet's new configuration does not hold, {back}: {why}"
-            )));
+            return Err(ApplyError::Broken(format!("the kubelet's new configuration failed, {back}: {why}")));
         }
-        Err(ApplyError::Broken(format!("the kubelet's new configuration does not hold: {why}")))
+        Err(ApplyError::Broken(format!("the kubelet's new configuration failed: {why}")))
     }
 
     /// Restores the kubelet's configuration if an attempt for another version was killed after kubeadm had written it.
@@ -293,7 +295,8 @@ impl Running<'_> {
         let kubelet = unit_name(KUBELET)?;
         self.is_well(units.as_ref(), &kubelet).await.map_err(|why| {
             ApplyError::Failed(format!(
-                "the kubelet is not well with the configuration from before a change that did not end: {why}"
+                "the kubelet is not healthy with the configuration restored after an interrupted change: \
+                 {why}"
             ))
         })?;
         former::forget(self.parts, self.leader).await
@@ -315,7 +318,7 @@ impl Running<'_> {
     async fn is_well(&self, units: &dyn Units, kubelet: &UnitName) -> Result<(), String> {
         let _ = units.reset_failed(kubelet).await;
         if let Some(said) = restarted(units, kubelet).await.map_err(|error| error.to_string())? {
-            return Err(with_log("it does not start", &said, &[], MAX_MESSAGE_CHARS));
+            return Err(with_log("the kubelet does not start", &said, &[], MAX_MESSAGE_CHARS));
         }
         let mut said = String::new();
         for _ in 0..MAX_HEALTH_CHECKS {
@@ -332,7 +335,7 @@ impl Running<'_> {
             tokio::time::sleep(HEALTH_CHECK_INTERVAL).await;
         }
         let log = last_lines(units, kubelet, MAX_JOURNAL_LINES, None).await.unwrap_or_default();
-        Err(with_log(&format!("the kubelet is not well: {said}"), &log, &[], MAX_MESSAGE_CHARS))
+        Err(with_log(&format!("the kubelet is not healthy: {said}"), &log, &[], MAX_MESSAGE_CHARS))
     }
 }
 

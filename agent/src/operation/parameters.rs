@@ -176,7 +176,8 @@ impl Order {
             return Ok(());
         }
         Err(format!(
-            "{name} ({seconds}) must be less than timeoutSeconds ({timeout}): it could not end in time"
+            "{name} ({seconds}) must be less than timeoutSeconds ({timeout}), otherwise the operation \
+             cannot finish in time"
         ))
     }
 }
@@ -197,11 +198,7 @@ impl Parameters<'_> {
             return Ok(());
         };
         let name = shown(name);
-        Err(format!(
-            "{} does not know the parameter {name}: it takes {}",
-            self.kind.as_str(),
-            known.join(", ")
-        ))
+        Err(format!("{} has no parameter {name}; valid parameters: {}", self.kind.as_str(), known.join(", ")))
     }
 
     fn text(&self, name: &str) -> Option<&str> {
@@ -216,14 +213,16 @@ impl Parameters<'_> {
     fn one_of(&self, name: &str, words: &[&'static str]) -> Result<&'static str, String> {
         let Some(text) = self.text(name) else { return Ok(words.first().copied().unwrap_or_default()) };
         let found = words.iter().find(|word| **word == text).copied();
-        found.ok_or_else(|| format!("parameter {name} is one of {}, not {}", words.join(", "), shown(text)))
+        found.ok_or_else(|| {
+            format!("parameter {name} must be one of {}, not {}", words.join(", "), shown(text))
+        })
     }
 
     fn number(&self, name: &str, least: i64, most: i64) -> Result<Option<i64>, String> {
         let Some(text) = self.text(name) else { return Ok(None) };
         let number = text.parse::<i64>().ok().filter(|number| (least..=most).contains(number));
         let wrong =
-            || format!("parameter {name} is a whole number from {least} to {most}, not {}", shown(text));
+            || format!("parameter {name} must be a whole number from {least} to {most}, not {}", shown(text));
         number.map(Some).ok_or_else(wrong)
     }
 
@@ -238,19 +237,22 @@ impl Parameters<'_> {
             return Ok(Some(Drain { limit, grace, delete_empty_dir, force }));
         }
         match self.given.keys().find(|name| *name != "drain") {
-            Some(name) => Err(format!("parameter {name} counts with drain \"true\" only")),
+            Some(name) => Err(format!("parameter {name} requires drain \"true\"")),
             None => Ok(None),
         }
     }
 
     fn service(&self) -> Result<Task, String> {
         let name = self.text("service").filter(|name| !name.is_empty());
-        let name = name.ok_or("parameter service is missing: the unit's name, such as kubelet.service")?;
+        let name = name.ok_or(
+            "parameter service is missing; set it to the name of a unit, such as \
+                               kubelet.service",
+        )?;
         let whole = if name.contains('.') { name.to_owned() } else { format!("{name}.service") };
         let unit = whole.parse::<UnitName>().ok().filter(|unit| unit.kind() == "service");
         let wrong = || {
             format!(
-                "parameter service is the name of a service, such as kubelet.service, not {}",
+                "parameter service must be the name of a service, such as kubelet.service, not {}",
                 shown(name)
             )
         };
@@ -267,9 +269,14 @@ impl Parameters<'_> {
             && interface.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte));
         if !named {
             return Err(match interface {
-                "" => "parameter interface is missing: one of the host's, or any".to_owned(),
+                "" => {
+                    "parameter interface is missing; set it to an interface of the host, or to any".to_owned()
+                }
                 _ => {
-                    format!("parameter interface is the name of one of the host's, not {}", shown(interface))
+                    format!(
+                        "parameter interface must be the name of an interface of the host, not {}",
+                        shown(interface)
+                    )
                 }
             });
         }
@@ -278,7 +285,8 @@ impl Parameters<'_> {
         let plain = |sign: char| (sign == ' ' || sign.is_ascii_graphic()) && sign != '$';
         if filter.len() > MOST_FILTER || !filter.chars().all(plain) || filter.starts_with('-') {
             return Err(format!(
-                "parameter filter is a BPF expression as of pcap-filter(7), at most {MOST_FILTER} characters, not {}",
+                "parameter filter must be a BPF expression (pcap-filter(7)) of at most {MOST_FILTER} \
+                 characters, not {}",
                 shown(filter)
             ));
         }
@@ -372,23 +380,23 @@ mod tests {
     #[test]
     fn o6_a_parameter_that_is_unknown_or_wrong_is_named() {
         for (name, parameters, timeout, told) in [
-            ("reboot", json!({"x": "y"}), None, "reboot does not know the parameter \"x\": it takes drain,"),
-            ("reboot", json!({"drain": "yes"}), None, "drain is one of false, true, not \"yes\""),
-            ("reboot", json!({"force": "true"}), None, "parameter force counts with drain"),
+            ("reboot", json!({"x": "y"}), None, "reboot has no parameter \"x\"; valid parameters: drain,"),
+            ("reboot", json!({"drain": "yes"}), None, "drain must be one of false, true, not \"yes\""),
+            ("reboot", json!({"force": "true"}), None, "parameter force requires drain"),
             (
                 "reboot",
                 json!({"drain": "true", "gracePeriodSeconds": "-1"}),
                 None,
-                "gracePeriodSeconds is a whole",
+                "gracePeriodSeconds must be a whole",
             ),
             ("reboot", json!({"drain": "true"}), Some(600), "drainTimeoutSeconds (600) must be less than"),
             ("restartService", json!({}), None, "parameter service is missing"),
             ("restartService", json!({"service": "../x"}), None, "name of a service"),
             ("restartService", json!({"service": "multi-user.target"}), None, "name of a service"),
-            ("restartService", json!({"service": "a", "in": "pod"}), None, "in is one of slot, host"),
+            ("restartService", json!({"service": "a", "in": "pod"}), None, "in must be one of slot, host"),
             ("packetCapture", json!({}), None, "interface is missing"),
             ("packetCapture", json!({"interface": "-w"}), None, "not \"-w\""),
-            ("packetCapture", json!({"interface": "../../etc"}), None, "interface is the name"),
+            ("packetCapture", json!({"interface": "../../etc"}), None, "interface must be the name"),
             (
                 "packetCapture",
                 json!({"interface": "lo", "filter": "-F /etc/shadow"}),

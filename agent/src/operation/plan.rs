@@ -213,8 +213,9 @@ pub fn next(observed: &Observed<'_>) -> Next {
         (None, None) => return Next::Take,
     };
     let Some(noted) = noted else {
-        let message = "its object says that this agent has taken it, and neither it nor the agent's note says in which \
-                       boot: the result is unknown; check the host, and create a new operation";
+        let message = "this agent has accepted the operation, but neither its status nor the agent's note \
+                       has the boot ID, so the result is unknown; check the host, then create a new \
+                       operation";
         return failed(AgentOutcome::OutcomeUnknown, message);
     };
     let case =
@@ -235,7 +236,7 @@ fn not_begun(observed: &Observed<'_>) -> Option<Next> {
         Standing::Unknown => Some(Next::Ignore),
         Standing::Deleting => Some(failed(AgentOutcome::MachineDeleting, "the Machine is being deleted")),
         Standing::Paused => {
-            let message = "the Machine is paused (spec.paused): it begins when it no longer is".to_owned();
+            let message = "the Machine is paused; set spec.paused to false to start the operation".to_owned();
             let status = observed.operation.status.as_ref();
             let told = status.and_then(|status| status.reason.as_ref());
             let told = told.is_some_and(|reason| *reason == PendingOperationReason::MachinePaused);
@@ -262,14 +263,11 @@ impl Case<'_> {
         let reboots = matches!(self.order.task, Task::Reboot(_));
         if self.rebooted {
             let end = if reboots {
-                End::done(
-                    AgentOutcome::Rebooted,
-                    format!("the host has booted since: its boot is now {boot_id}"),
-                )
+                End::done(AgentOutcome::Rebooted, format!("the host has rebooted; its boot ID is {boot_id}"))
             } else {
                 End::done(
                     AgentOutcome::ShutDown,
-                    format!("the host was down, and has booted since: its boot is now {boot_id}"),
+                    format!("the host shut down and has booted again; its boot ID is {boot_id}"),
                 )
             };
             // After a shutdown, the user who switches the host on again decides when to uncordon the Node.
@@ -277,7 +275,14 @@ impl Case<'_> {
             return Next::Finish(Finish { end, uncordon });
         }
         let Some(note) = note else {
-            return if now < self.deadline { self.begin() } else { self.late("it was not started in time") };
+            return if now < self.deadline {
+                self.begin()
+            } else {
+                self.late(
+                    "the operation was not started \
+                 in time",
+                )
+            };
         };
         if accepted && !reboots {
             let message = "the host is shutting down; it stays off until a user switches it on";
@@ -288,10 +293,13 @@ impl Case<'_> {
             return Next::AwaitEnd(gives_up);
         }
         if accepted || now >= self.deadline {
-            return self.late("the host was asked to end, and still runs; see `systemctl list-jobs` on it");
+            return self.late(
+                "the host accepted the request but still runs; see `systemctl list-jobs` on \
+                              the host",
+            );
         }
-        let message = "the agent was interrupted in the moment of asking, and the host has not gone down since; it is not \
-                       asked again: make a new operation";
+        let message = "the agent was interrupted during the request, and the host still runs; the request \
+                       is not repeated; create a new operation";
         self.fail(AgentOutcome::Interrupted, message.to_owned())
     }
 
@@ -300,12 +308,12 @@ impl Case<'_> {
         let Observed { now, note, .. } = *self.observed;
         match (self.rebooted, note) {
             (true, _) => {
-                let message =
-                    "the host was rebooted meanwhile: what came of it is not known; make a new operation";
+                let message = "the host rebooted during the operation, so the result is unknown; create a new \
+                     operation";
                 self.fail(AgentOutcome::HostRebooted, message.to_owned())
             }
             (false, Some(_)) => Next::Inspect(self.order.clone(), self.deadline),
-            (false, None) if now >= self.deadline => self.late("it was not started in time"),
+            (false, None) if now >= self.deadline => self.late("the operation was not started in time"),
             (false, None) => self.begin(),
         }
     }
@@ -507,7 +515,7 @@ mod tests {
         let one = in_progress(operation("reboot", json!({})), "b0");
         assert!(matches!(decide(&one, None, 899), Next::Begin(..)));
         let begun = note("b0", None);
-        assert_eq!(decide(&one, Some(&begun), 20), Next::AwaitEnd(at(130)), "killed in the moment of asking");
+        assert_eq!(decide(&one, Some(&begun), 20), Next::AwaitEnd(at(130)), "killed during the request");
         assert_eq!(reason(decide(&one, Some(&begun), 130)), (false, "Interrupted".to_owned()));
         let asked = |now| decide_as(&one, Some(&begun), now, Standing::Ready, true);
         assert_eq!(asked(200), Next::AwaitEnd(at(900)), "it was accepted");

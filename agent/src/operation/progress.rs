@@ -81,7 +81,7 @@ pub fn taken(
     status.executor = Some(executor.to_owned());
     status.start_time = Some(Time(now));
     status.reason = Some(PendingOperationReason::InProgress.as_str().to_owned());
-    status.message = Some("taken by the agent".to_owned());
+    status.message = Some("accepted by the agent".to_owned());
     status.boot_id = Some(boot_id.to_owned());
     status
 }
@@ -97,7 +97,7 @@ pub fn under_way(before: Option<&MachineOperationStatus>, message: &str) -> Mach
 pub fn cordoned(operation: &MachineOperation, now: Timestamp) -> MachineOperationStatus {
     let mut status = under_way(operation.status.as_ref(), "cordoning the Node");
     status.conditions.retain(|condition| condition.type_ != CORDONED);
-    let message = "the Node is cordoned for this operation, and uncordoned after its end";
+    let message = "the Node is cordoned for this operation and is uncordoned when the operation finishes";
     set_condition(&mut status, true, CordonedReason::Draining, message, operation.metadata.generation, now);
     status
 }
@@ -105,7 +105,7 @@ pub fn cordoned(operation: &MachineOperation, now: Timestamp) -> MachineOperatio
 /// Builds the status after the eviction. The Node must be deleted by a client that may delete it.
 pub fn drained(operation: &MachineOperation, message: &str, now: Timestamp) -> MachineOperationStatus {
     let mut status = under_way(operation.status.as_ref(), message);
-    let text = "the Pods were evicted from the Node, which may be deleted";
+    let text = "the Node is drained and may be deleted";
     set_condition(
         &mut status,
         true,

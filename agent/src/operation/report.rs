@@ -88,7 +88,7 @@ impl Runner {
                 tracing::warn!(
                     operation = name,
                     error = chain(&error),
-                    "failed to write an operation, giving it up"
+                    "failed to write an operation, abandoned"
                 );
                 self.running = None;
                 return Some(RETRY_DELAY * 15);
@@ -108,7 +108,7 @@ impl Runner {
             && let Err(why) = self.uncordon(&uid).await
         {
             if self.now() < until && !self.shutdown.is_cancelled() {
-                self.tell(&format!("{}; the Node is not uncordoned yet: {why}", end.message)).await;
+                self.tell(&format!("{}; waiting to uncordon the Node: {why}", end.message)).await;
                 return Some(RETRY_DELAY);
             }
             let node = &self.parts.machine;
@@ -127,7 +127,7 @@ impl Runner {
             tracing::warn!(
                 operation = object.metadata.name,
                 error = chain(&error),
-                "failed to note the result of an operation"
+                "failed to store the result of an operation"
             );
         }
         let by = executor(self.parts.machine.as_str());
@@ -182,7 +182,7 @@ impl Runner {
             }
         });
         if said.await.is_err() {
-            tracing::debug!("time for pending reports is over, the next agent reports");
+            tracing::debug!("pending reports timed out, leaving them to the next agent");
         }
     }
 }

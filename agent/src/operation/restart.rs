@@ -39,7 +39,7 @@ impl Runner {
             Ok(Some(units)) => units.state(unit).await,
             Ok(None) => {
                 let message =
-                    "no slot runs: there is no node here; parameter in=host is for services of the host";
+                    "no slot runs, so the host has no node; set parameter in=host for services of the host";
                 return Outcome::End(End::failed(AgentOutcome::NoRunningSlot, message));
             }
             Err(error) => Err(error),
@@ -52,14 +52,14 @@ impl Runner {
         let end = match &state.load {
             LoadState::Loaded => return Outcome::Ready,
             LoadState::NotFound => {
-                End::failed(AgentOutcome::ServiceNotFound, format!("there is no {unit} in {whose}"))
+                End::failed(AgentOutcome::ServiceNotFound, format!("{unit} not found in {whose}"))
             }
             LoadState::Masked => {
                 End::failed(AgentOutcome::ServiceMasked, format!("{unit} is masked in {whose}"))
             }
             LoadState::Bad(word) => End::failed(
                 AgentOutcome::ServiceNotLoaded,
-                format!("the file of {unit} in {whose} cannot be used: {word}"),
+                format!("the file of {unit} in {whose} is not valid: {word}"),
             ),
         };
         Outcome::End(end)
@@ -72,7 +72,7 @@ impl Runner {
             Ok(None) => {
                 return Outcome::End(End::failed(
                     AgentOutcome::NoRunningSlot,
-                    "the slot has stopped meanwhile",
+                    "the slot has stopped during the operation",
                 ));
             }
             Err(error) => return Outcome::End(bus_end(&error)),
@@ -102,7 +102,7 @@ impl Runner {
             Ok(None) => {
                 return Outcome::End(End::failed(
                     AgentOutcome::Interrupted,
-                    "the slot has stopped meanwhile",
+                    "the slot has stopped during the operation",
                 ));
             }
             Err(error) => Err(error),
@@ -115,12 +115,12 @@ impl Runner {
         let changed = state.active_since.max(state.changed);
         match (state.has_job, changed.is_some_and(|changed| changed >= begun)) {
             (true, _) if !over => Outcome::Later(format!("{unit} is being restarted")),
-            (true, _) => late(format!("the job of {unit} does not end; see `systemctl list-jobs`")),
+            (true, _) => late(format!("the job of {unit} does not finish; see `systemctl list-jobs`")),
             (false, true) => Outcome::End(judge(units.as_ref(), unit, place, &state).await),
             (false, false) => {
                 let message = format!(
-                    "the agent was interrupted in the moment of asking, and {unit} was not restarted; it is not asked \
-                     again: make a new operation"
+                    "the agent was interrupted during the request, and {unit} was not restarted; the \
+                     request is not repeated; create a new operation"
                 );
                 Outcome::End(End::failed(AgentOutcome::Interrupted, message))
             }
@@ -148,7 +148,7 @@ async fn judge(units: &dyn Units, unit: &UnitName, place: Place, state: &UnitSta
             )
         }
         ActiveState::Inactive if well => {
-            End::done(AgentOutcome::Restarted, format!("{unit} of {whose} ran to its end"))
+            End::done(AgentOutcome::Restarted, format!("{unit} of {whose} has finished"))
         }
         ActiveState::Inactive
         | ActiveState::Failed
@@ -160,7 +160,7 @@ async fn judge(units: &dyn Units, unit: &UnitName, place: Place, state: &UnitSta
             End::failed(
                 AgentOutcome::ServiceFailed,
                 format!(
-                    "{unit} of {whose} was restarted and does not run ({}, {result}); its journal: {tail}",
+                    "{unit} of {whose} was restarted but does not run ({}, {result}); journal: {tail}",
                     state.sub
                 ),
             )
@@ -173,6 +173,6 @@ async fn tail(units: &dyn Units, unit: &UnitName) -> String {
     match last_lines(units, unit, MAX_JOURNAL_LINES, None).await {
         Ok(text) if text.is_empty() => "nothing".to_owned(),
         Ok(text) => with_log("", &text, &[], MAX_LOG_CHARS),
-        Err(error) => format!("cannot be read: {}", chain(&error)),
+        Err(error) => format!("not readable: {}", chain(&error)),
     }
 }

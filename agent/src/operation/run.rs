@@ -176,7 +176,7 @@ impl Runner {
                         beat: pulse.handle(),
                     });
                 }
-                Err(error) => tracing::warn!(error = chain(&error), "cannot read the notes on operations"),
+                Err(error) => tracing::warn!(error = chain(&error), "failed to read the notes on operations"),
             }
             tokio::select! {
                 () = sleep(RETRY_DELAY * 15) => {}
@@ -284,7 +284,7 @@ impl Runner {
             tracing::info!(
                 operation = running.object.metadata.name,
                 lost,
-                "current operation was ended or deleted by another writer"
+                "current operation was finished or deleted by another writer"
             );
             self.running = None;
         }
@@ -339,7 +339,7 @@ impl Runner {
         }
         if let Err(error) = self.note_begun().await {
             let why = format!(
-                "the agent's note was not stored, and the operation does not start without it: {}",
+                "failed to store the agent's note, so the operation does not start: {}",
                 chain(&error)
             );
             return self.settle(deadline, Outcome::Later(why)).await;

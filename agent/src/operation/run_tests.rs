@@ -654,7 +654,7 @@ async fn o7_replaced_host_ends_no_operation_of_its_successor() {
     ));
     world.show(Arc::new(taken));
     world.views.send_modify(|view| view.standing = Standing::Unknown);
-    timeout(Duration::from_secs(600), world.live(i64::MAX)).await.expect_err("nothing is done");
+    timeout(Duration::from_secs(600), world.live(i64::MAX)).await.expect_err("no call is made");
     assert_eq!(
         (world.tried.load(Ordering::SeqCst), world.status().state),
         (0, Some(OperationState::InProgress))

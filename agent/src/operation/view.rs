@@ -241,17 +241,17 @@ impl Configuration for NodeConfiguration {
         let failed = ApplyError::Failed;
         let seen = self.node.seen();
         let (Some(facts), Some(version)) = (seen.version_facts(), seen.version.clone()) else {
-            return Err(failed("the selected version is not known any more".to_owned()));
+            return Err(failed("the selected version is no longer known".to_owned()));
         };
         let Some(Applied { slot, mut record, filled: Some(running), unfinished, .. }) =
             self.slots().await.map_err(failed)?.0
         else {
-            return Err(ApplyError::Failed("no slot is the node any more".to_owned()));
+            return Err(ApplyError::Failed("no slot is the node now".to_owned()));
         };
         // Decided by what was selected then: it may be another version by now, with other changes.
         let wanted = diff(&running.template, &version.spec.template);
         if wanted.in_place != changes || !wanted.needs_repave.is_empty() {
-            return Err(failed("another version was selected meanwhile".to_owned()));
+            return Err(failed("another version is selected now".to_owned()));
         }
         let (before, filled) =
             (record.clone(), Filled { template: version.spec.template.clone(), ..running.clone() });
@@ -280,7 +280,7 @@ impl Configuration for NodeConfiguration {
             Ok(true)
         });
         if !written.await.map_err(|error| failed(chain(&error)))? {
-            return Err(failed("the slot has become another one meanwhile".to_owned()));
+            return Err(failed("the record of the slot has changed".to_owned()));
         }
         self.wake.notify_one();
         Ok(())
@@ -293,8 +293,9 @@ impl Configuration for NodeConfiguration {
         let node = &self.node.machine;
         if self.node.home.follows_slot() {
             return Err(ApplyError::NotSupported(format!(
-                "{} is tried again if it failed here; to have the node paved with it, `kubectl drain {node}` and `kubectl \
-                 delete node {node}`: an agent may not delete its Node, and there is no bedplate-controller here",
+                "{} is retried if it failed here; to pave the node with it, run `kubectl drain {node}` and \
+                 `kubectl delete node {node}`, because an agent may not delete its Node and there is no \
+                 bedplate-controller here",
                 version.version_name()
             )));
         }
@@ -302,17 +303,17 @@ impl Configuration for NodeConfiguration {
         let machine = seen.machine_facts();
         if let Some(by) = machine.as_ref().and_then(|machine| machine.claimed_by.as_ref()) {
             let message =
-                format!("{by} has claimed Machine {node}, and decides about its Node: nothing is done");
+                format!("{by} has claimed Machine {node} and manages its Node; no change is applied");
             return Err(ApplyError::Claimed(message));
         }
         if machine.is_some_and(|machine| machine.paused) {
-            let message = "the Machine is paused (spec.paused): no Pod has to leave until it no longer is";
+            let message = "the Machine is paused; set spec.paused to false to drain its Node";
             return Err(ApplyError::Failed(message.to_owned()));
         }
         if !self.is_ready(version).await.map_err(ApplyError::Failed)? {
             return Err(ApplyError::Failed(format!(
-                "{} is not prepared yet, and no Pod is evicted before that; the condition Paved and \
-                 `bedplate-agent status` on the host say what it waits for",
+                "{} is not prepared yet, so the Node is not drained; see condition Paved and \
+                 `bedplate-agent status` on the host",
                 version.version_name()
             )));
         }

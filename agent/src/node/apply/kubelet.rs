@@ -43,7 +43,7 @@ pub(super) async fn kubeconfig(
             CertificateAnswer::Issued(_) => {
                 // Another request is made by another key, and under another name.
                 parts.on_disk(move |slots| slots.forget_kubelet_key(slot)).await?;
-                return Err(refused("its certificate has ended or is for another key".to_owned()));
+                return Err(refused("its certificate is out of date or belongs to another key".to_owned()));
             }
             CertificateAnswer::Refused(why) => return Err(refused(why)),
             CertificateAnswer::Pending { is_approved: true } => "signed",

@@ -42,7 +42,7 @@ const MAX_CHECKS: u32 = 60;
 /// Renews it. May be done twice.
 pub(super) async fn renew(parts: &Parts, slot: SlotName, say: Say<'_>) -> Result<(), ApplyError> {
     let Some(leader) = parts.leader(slot).await? else {
-        return Err(ApplyError::Superseded("the slot does not run any more"));
+        return Err(ApplyError::Superseded("the slot no longer runs"));
     };
     let filled = parts.on_disk(move |slots| slots.filled(slot)).await?;
     let content = if parts.home.follows_slot() {
@@ -88,11 +88,11 @@ pub(in crate::node) async fn take_back_left(parts: &Parts) {
 async fn named(parts: &Parts, leader: Leader, filled: &Filled) -> Result<Zeroizing<Vec<u8>>, String> {
     let read = |path: &str| -> Result<Zeroizing<String>, String> {
         let text = leader.open_root(&parts.root).and_then(|inside| inside.read_text(path));
-        let text = text.map_err(|error| format!("{path} cannot be read: {error}"))?;
-        text.map(Zeroizing::new).ok_or_else(|| format!("there is no {path}"))
+        let text = text.map_err(|error| format!("cannot read {path}: {error}"))?;
+        text.map(Zeroizing::new).ok_or_else(|| format!("{path} is missing"))
     };
     let (text, endpoint, token) = match joined_by(&filled.template.kubernetes) {
-        None => return Err("it names no discovery".to_owned()),
+        None => return Err("the join configuration has no discovery".to_owned()),
         Some(JoinedBy::File { path, token }) => {
             let text = match of_secret(parts, filled, path).await {
                 Some(text) => text,

@@ -80,7 +80,7 @@ fn o8_parameter_that_the_kernel_rejects_is_reported_and_not_applied() {
         world.units.command_ends(Ran { exit: Exit::Code(0), output: said.to_owned(), cut: false });
         let error = apply_in_place(&configuration).await.unwrap_err();
         assert!(matches!(error, ApplyError::Broken(_)));
-        assert!(error.to_string().starts_with("the kernel does not take vm.nonsense"), "{error}");
+        assert!(error.to_string().starts_with("the kernel rejected vm.nonsense"), "{error}");
         assert!(error.to_string().contains(said), "{error}");
         assert!(is_applied(&world, SlotName::A, 1));
         // The service fails for another reason: the parameter has its desired value.
@@ -159,7 +159,7 @@ fn o8_unhealthy_kubelet_reverts_to_its_former_configuration() {
         *world.gate.kubelet_ill.lock().unwrap() = Some("no answer".to_owned());
         let error = apply_in_place(&configuration).await.unwrap_err();
         assert!(matches!(error, ApplyError::Broken(_)), "{error}");
-        assert!(error.to_string().contains("the kubelet is not well: no answer"), "{error}");
+        assert!(error.to_string().contains("the kubelet is not healthy: no answer"), "{error}");
         assert_eq!(std::fs::read_to_string(&config).unwrap(), "former");
         let restarts = slot(&world).calls().iter().filter(|call| *call == "restart kubelet.service").count();
         assert_eq!(restarts, 2);
@@ -311,7 +311,7 @@ fn a_version_that_is_selected_meanwhile_is_not_said_to_be_applied() {
         world.select(3);
         let why = configuration.change(&changes).await.unwrap_err();
         assert!(
-            matches!(&why, ApplyError::Failed(why) if why.contains("another version was selected")),
+            matches!(&why, ApplyError::Failed(why) if why.contains("another version is selected")),
             "{why}"
         );
         let record = world.parts.slots.record(SlotName::A).unwrap().unwrap();
