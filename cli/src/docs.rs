@@ -3,7 +3,7 @@
 //! Callers: `arguments`, `command`.
 
 /// Pages by name, with their text.
-const PAGES: [(&str, &str); 34] = [
+const PAGES: [(&str, &str); 35] = [
     ("agent", include_str!("../../docs/concepts/agent.md")),
     ("architecture", include_str!("../../docs/design/architecture.md")),
     ("bench", include_str!("../../docs/design/bench.md")),
@@ -16,6 +16,7 @@ const PAGES: [(&str, &str); 34] = [
     ("configuration", include_str!("../../docs/reference/configuration.md")),
     ("controller", include_str!("../../docs/concepts/controller.md")),
     ("core-provider", include_str!("../../docs/reference/core-provider.md")),
+    ("demo", include_str!("../../docs/getting-started/demo.md")),
     ("dependencies", include_str!("../../docs/design/dependencies.md")),
     ("first-control-plane", include_str!("../../docs/getting-started/first-control-plane.md")),
     ("images", include_str!("../../docs/guides/images.md")),

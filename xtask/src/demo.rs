@@ -7,7 +7,9 @@ use anyhow::{Context, Result};
 
 use crate::table::Times;
 use crate::times::Recorder;
-use crate::{build, cluster_api, host, image, kubernetes, programs, progress, runner, setup, steps};
+use crate::{
+    build, cluster_api, host, image, kubernetes, pictures, programs, progress, runner, setup, steps,
+};
 
 /// The benches that need neither a cluster nor the node image.
 const WITHOUT_NODES: [&str; 6] = ["size", "memory", "power", "tftp", "http", "dhcp"];
@@ -21,11 +23,19 @@ const DEMO_DURATION: Duration = Duration::from_secs(390);
 const DEMO_STEPS: &[&str] =
     &["release", "kubernetes", "etcd", "crictl", "host-image", "node-image", "demo-program"];
 
+/// Options of the demo.
+pub(crate) struct Options {
+    /// True if the rack stays until Ctrl-C.
+    pub(crate) keep: bool,
+    /// True if transcripts for the documents are stored.
+    pub(crate) record: bool,
+}
+
 /// Switches two virtual servers on and shows how they become Nodes of one version and then of the next.
 ///
 /// # Errors
 /// A step fails. The demo itself ends this process with its exit code.
-pub(crate) fn run(keep: bool) -> Result<()> {
+pub(crate) fn run(options: &Options) -> Result<()> {
     let started = SystemTime::now();
     let mut recorder = Recorder::start("cargo xtask demo");
     setup::announce(setup::Need::Cluster)?;
@@ -41,7 +51,11 @@ pub(crate) fn run(keep: bool) -> Result<()> {
     progress::heading("Rack");
     let mut command = Command::new(build::demo_path());
     let since = started.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    command.args(keep.then_some("--keep")).env("BEDPLATE_DEMO_STARTED", since.to_string());
+    command.args(options.keep.then_some("--keep"));
+    if options.record {
+        command.arg("--record").arg(pictures::folder());
+    }
+    command.env("BEDPLATE_DEMO_STARTED", since.to_string());
     hand_over(programs::environment(&mut command))
 }
 

@@ -17,6 +17,7 @@ mod image;
 mod kubernetes;
 mod mutants;
 mod package;
+mod pictures;
 mod programs;
 mod progress;
 mod python;
@@ -97,14 +98,19 @@ enum Command {
         /// Leaves the rack running until Ctrl-C.
         #[arg(long)]
         keep: bool,
+        /// Stores transcripts in docs/getting-started/demo.
+        #[arg(long)]
+        record: bool,
     },
+    /// Draws the transcripts of docs/getting-started/demo as pictures.
+    Pictures,
     /// Measures pxed against its peers; everything after `--` goes to the bench program.
     Bench {
         /// Arguments of the bench program.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Writes the files that are generated from `api/`: custom resource definitions and docs/reference/reasons.md.
+    /// Writes the files that are generated from `api/`: custom resource definitions, and the pages of kinds, reasons and Events in docs/reference.
     Generate,
     /// Builds the agent's Debian package, for hosts that are not netbooted.
     Deb,
@@ -165,7 +171,8 @@ fn main() -> ExitCode {
         }
         Command::Soak { minutes, list, filter } => soak::run(&soak::Options { minutes, filter, list }),
         Command::Step { name, arguments } => steps::run(&name, &arguments),
-        Command::Demo { keep } => demo::run(keep),
+        Command::Demo { keep, record } => demo::run(&demo::Options { keep, record }),
+        Command::Pictures => pictures::run(),
         Command::Bench { arguments } => demo::bench(&arguments),
         Command::Generate => build::generate(),
         Command::Deb => deb::run(),

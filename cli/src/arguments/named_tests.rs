@@ -48,6 +48,19 @@ fn blocks(path: &Path, text: &str) -> Vec<Named> {
     found
 }
 
+/// Returns the commands of a transcript, which are after a prompt.
+fn typed(path: &Path, text: &str) -> Vec<Named> {
+    let lines = (1..).zip(text.lines());
+    let commands = lines.filter_map(|(number, line)| Some((number, line.strip_prefix("$ ")?)));
+    let ours = commands.filter(|(_, line)| line.starts_with("bedplate "));
+    let named = |(number, line): (usize, &str)| Named {
+        place: format!("{}:{number}", path.display()),
+        line: line.to_owned(),
+        is_whole: true,
+    };
+    ours.map(named).collect()
+}
+
 /// Returns the texts between backticks, including those that span lines.
 fn marked(path: &Path, text: &str) -> Vec<Named> {
     let mut found = Vec::new();
@@ -125,6 +138,9 @@ fn every_command_that_is_named_somewhere_is_one() {
         let text = std::fs::read_to_string(&path).unwrap();
         found.extend(blocks(&path, &text));
         found.extend(marked(&path, &text));
+    }
+    for path in files("docs", "txt") {
+        found.extend(typed(&path, &std::fs::read_to_string(&path).unwrap()));
     }
     for folder in ["cli/src", "agent/src", "pxed/src", "reconciler/src", "bmc/src", "api/src"] {
         for path in files(folder, "rs") {
