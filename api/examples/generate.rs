@@ -1,10 +1,15 @@
-//! Writes `api/crds/*.yaml`, `docs/reference/reasons.md`, the tables of statuses in `docs/design/rules.md`, and the components of the providers of Cluster API.
+//! Writes `api/crds/*.yaml`, the pages of kinds, reasons and Events in `docs/reference`, the tables of statuses in `docs/design/rules.md`, and the
+//! components of the providers of Cluster API.
 //! `cargo xtask generate` calls it, the drift test compares with it. Takes no arguments.
+
+#[path = "generate/kinds.rs"]
+mod kinds;
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-use bedplate_api::reason::{Actor, Row, tables};
+use bedplate_api::reason::event::{self, EventRow};
+use bedplate_api::reason::{Actor, Remedy, Row, tables};
 use bedplate_api::writers;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
@@ -21,7 +26,9 @@ pub(crate) fn files() -> Vec<(String, String)> {
         (name, format!("# Made from api/src by `cargo xtask generate`: do not edit.\n{}\n", yaml.trim_end()))
     });
     let pages = [
+        ("docs/reference/kinds.md", kinds::page()),
         ("docs/reference/reasons.md", reasons()),
+        ("docs/reference/events.md", events()),
         ("docs/design/rules.md", rules()),
         ("deploy/cluster-api/infrastructure-components.yaml", infrastructure()),
         ("deploy/cluster-api/bootstrap-components.yaml", bootstrap()),
@@ -123,8 +130,9 @@ fn status(page: &mut String, kind: &str, rows: &[writers::Row]) {
 fn reasons() -> String {
     let mut page = String::from(
         "<!-- Made from api/src/reason by `cargo xtask generate`: do not edit. -->\n\n# Reasons\n\n\
-         A reason is one word of a closed set. It explains a condition, an operation, an Event or a refusal. `bedplate machine explain`\n\
-         prints the next step for a Machine. `NAME` stands for the Machine, unless the row says otherwise.\n",
+         A reason is one word of a closed set. It explains a condition, an operation or a refusal. `bedplate machine explain`\n\
+         prints the next step for a Machine. `NAME` stands for the Machine, unless the row says otherwise.\n\
+         The reasons of Events have a [page of their own](events.md).\n",
     );
     for (title, rows) in tables() {
         write!(page, "\n## {title}\n\n| reason | meaning | who must act | next step |\n|---|---|---|---|\n")
@@ -137,8 +145,36 @@ fn reasons() -> String {
 }
 
 fn line(row: &Row) -> String {
-    let (actor, text) = row.remedy.map_or(("", ""), |remedy| (actor(remedy.actor), remedy.text));
+    let (actor, text) = remedy(row.remedy);
     format!("| `{}` | {} | {actor} | {text} |\n", row.reason, row.meaning)
+}
+
+/// Party and next step, or empty cells.
+fn remedy(remedy: Option<Remedy>) -> (&'static str, &'static str) {
+    remedy.map_or(("", ""), |remedy| (actor(remedy.actor), remedy.text))
+}
+
+/// The tables of Events, as a page.
+fn events() -> String {
+    let mut page = String::from(
+        "<!-- Made from api/src/reason by `cargo xtask generate`: do not edit. -->\n\n# Events\n\n\
+         The programs publish Events of `events.k8s.io/v1`. `kubectl describe` of the regarding object shows them, and\n\
+         `kubectl get events -A` lists those of all objects. Events about cluster-scoped objects are in the namespace `default`.\n\
+         Type `Warning` means that a party must act. `NAME` stands for the Machine. [Reasons](reasons.md) has the reasons of conditions.\n",
+    );
+    for (title, rows) in event::tables() {
+        write!(page, "\n## {title}\n\n| reason | type | regarding | meaning | who must act | next step |\n|---|---|---|---|---|---|\n")
+            .expect("a String takes all text");
+        for EventRow { row, is_warning, regarding } in rows {
+            let type_ = if is_warning { "Warning" } else { "Normal" };
+            let kinds =
+                if regarding.is_empty() { "object of the write".to_owned() } else { regarding.join(", ") };
+            let (actor, text) = remedy(row.remedy);
+            writeln!(page, "| `{}` | {type_} | {kinds} | {} | {actor} | {text} |", row.reason, row.meaning)
+                .expect("a String takes all text");
+        }
+    }
+    page
 }
 
 fn actor(actor: Actor) -> &'static str {

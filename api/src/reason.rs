@@ -1,7 +1,7 @@
 //! Reasons: the closed sets of words that explain a condition, an operation, an Event or a refusal.
 //!
 //! Each word has one row in one table: its meaning, who must act, and what to do. Programs write reasons only from these tables.
-//! The command line, docs/reference/reasons.md and the rollout derive from them.
+//! The command line, docs/reference/reasons.md, docs/reference/events.md and the rollout derive from them.
 //!
 //! Pure.
 
@@ -21,8 +21,8 @@ pub mod refusal;
 use serde::Serialize;
 
 use crate::cluster::kubeadm::reason::{
-    BootstrapEvent, CertificatesAvailableReason, ConfigFieldsSupportedReason, ConfigPausedReason,
-    ConfigReadyReason, DataSecretAvailableReason,
+    CertificatesAvailableReason, ConfigFieldsSupportedReason, ConfigPausedReason, ConfigReadyReason,
+    DataSecretAvailableReason,
 };
 use crate::machine::condition_type;
 
@@ -63,7 +63,7 @@ pub struct Remedy {
 pub trait Reason: Copy + Eq + std::fmt::Debug + 'static {
     /// All words of the set, in the order of the table.
     const ALL: &'static [Self];
-    /// Name of the set in docs/reference/reasons.md.
+    /// Name of the set in docs/reference/reasons.md, or in docs/reference/events.md.
     const TITLE: &'static str;
 
     /// The word, as the API shows it.
@@ -182,10 +182,10 @@ fn rows<R: Reason>() -> Table {
     (R::TITLE, R::ALL.iter().copied().map(row).collect())
 }
 
-/// All tables with their titles, in the order of docs/reference/reasons.md.
+/// All tables with their titles except those of Events, in the order of docs/reference/reasons.md.
 pub fn tables() -> Vec<Table> {
     let hosts = of_hosts().into_iter().chain(of_operations());
-    hosts.chain(of_providers()).chain(core::tables()).chain(of_events_and_refusals()).collect()
+    hosts.chain(of_providers()).chain(core::tables()).chain(of_refusals()).collect()
 }
 
 fn of_hosts() -> Vec<Table> {
@@ -237,13 +237,8 @@ fn of_providers() -> Vec<Table> {
     ]
 }
 
-fn of_events_and_refusals() -> Vec<Table> {
+fn of_refusals() -> Vec<Table> {
     vec![
-        rows::<event::ControllerEvent>(),
-        rows::<event::PxedEvent>(),
-        rows::<infrastructure::ProviderEvent>(),
-        rows::<BootstrapEvent>(),
-        rows::<core_event::CoreEvent>(),
         rows::<refusal::BootRefusal>(),
         rows::<refusal::AgentRefusal>(),
         rows::<refusal::AdminRefusal>(),
@@ -315,16 +310,24 @@ mod tests {
 
     use super::*;
 
+    /// Tables of both pages.
+    fn all() -> Vec<Table> {
+        let events = event::tables().into_iter();
+        let events =
+            events.map(|(title, rows)| (title, rows.into_iter().map(|event| event.row).collect::<Vec<_>>()));
+        tables().into_iter().chain(events).collect()
+    }
+
     #[test]
     fn every_title_is_unique() {
-        let titles: Vec<&str> = tables().into_iter().map(|(title, _)| title).collect();
+        let titles: Vec<&str> = all().into_iter().map(|(title, _)| title).collect();
         let unique: BTreeSet<&str> = titles.iter().copied().collect();
         assert_eq!(unique.len(), titles.len(), "{titles:?}");
     }
 
     #[test]
     fn every_word_is_unique_in_its_table_and_valid_in_the_api() {
-        for (title, rows) in tables() {
+        for (title, rows) in all() {
             let mut seen = BTreeSet::new();
             for row in rows {
                 let word = row.reason;
@@ -338,7 +341,7 @@ mod tests {
 
     #[test]
     fn every_text_is_a_sentence_without_a_line_break() {
-        for (title, rows) in tables() {
+        for (title, rows) in all() {
             for row in rows {
                 let texts = [Some(row.meaning), row.remedy.map(|remedy| remedy.text)];
                 for text in texts.into_iter().flatten() {

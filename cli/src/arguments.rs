@@ -248,8 +248,18 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
 }
 
 #[cfg(test)]
+#[path = "../../process/tests/commands_page/mod.rs"]
+mod commands_page;
+
+#[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commands_match_the_page_of_commands() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/commands.md");
+        commands_page::compare(page, Cli::command());
+    }
 
     #[test]
     fn definition_is_consistent() {

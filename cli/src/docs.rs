@@ -3,7 +3,7 @@
 //! Callers: `arguments`, `command`.
 
 /// Pages by name, with their text.
-const PAGES: [(&str, &str); 35] = [
+const PAGES: [(&str, &str); 38] = [
     ("agent", include_str!("../../docs/concepts/agent.md")),
     ("architecture", include_str!("../../docs/design/architecture.md")),
     ("bench", include_str!("../../docs/design/bench.md")),
@@ -13,15 +13,18 @@ const PAGES: [(&str, &str); 35] = [
     ("claims", include_str!("../../docs/guides/claims.md")),
     ("cluster-api-guide", include_str!("../../docs/guides/cluster-api-guide.md")),
     ("cluster-guide", include_str!("../../docs/guides/cluster-guide.md")),
+    ("commands", include_str!("../../docs/reference/commands.md")),
     ("configuration", include_str!("../../docs/reference/configuration.md")),
     ("controller", include_str!("../../docs/concepts/controller.md")),
     ("core-provider", include_str!("../../docs/reference/core-provider.md")),
     ("demo", include_str!("../../docs/getting-started/demo.md")),
     ("dependencies", include_str!("../../docs/design/dependencies.md")),
+    ("events", include_str!("../../docs/reference/events.md")),
     ("first-control-plane", include_str!("../../docs/getting-started/first-control-plane.md")),
     ("images", include_str!("../../docs/guides/images.md")),
     ("infrastructure-provider", include_str!("../../docs/reference/infrastructure-provider.md")),
     ("install", include_str!("../../docs/getting-started/install.md")),
+    ("kinds", include_str!("../../docs/reference/kinds.md")),
     ("kubeadm", include_str!("../../docs/reference/kubeadm.md")),
     ("machine", include_str!("../../docs/guides/machine.md")),
     ("machine-configuration", include_str!("../../docs/guides/machine-configuration.md")),

@@ -148,7 +148,7 @@ fn cargo_program(package: &str, name: &str) -> Command {
 /// # Errors
 /// Cargo fails.
 pub(crate) fn generate() -> Result<()> {
-    progress::step("generate api/crds and docs/reference/reasons.md", |step| {
+    progress::step("generate api/crds, docs/reference and deploy/cluster-api", |step| {
         step.run(cargo().args(["run", "--quiet", "--locked", "-p", "bedplate-api", "--example", "generate"]))
     })
 }

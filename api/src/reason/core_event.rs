@@ -38,4 +38,17 @@ impl EventReason for CoreEvent {
             Self::WriteRejected => "Write",
         }
     }
+
+    fn regarding(self) -> &'static [&'static str] {
+        match self {
+            Self::MachineCreated | Self::MachineDeleted | Self::MachineRemediated => &["MachineSet"],
+            Self::DrainBlocked => &["Machine of Cluster API"],
+            Self::RolloutStarted | Self::RolloutFinished => &["MachineDeployment"],
+            Self::KubeconfigCreated
+            | Self::KubeconfigRenewed
+            | Self::DeletionWaiting
+            | Self::DeletionBlocked => &["Cluster"],
+            Self::WriteRejected => &[],
+        }
+    }
 }

@@ -1,9 +1,12 @@
-//! Reasons of Events, with the type and the action that the Events API asks for.
+//! Reasons of Events, with the type, the action and the regarding object that the Events API asks for.
 //!
 //! Pure.
 
 use super::bmc::{reasons_with, with_bmc_faults};
-use super::{Reason, reasons};
+use super::core_event::CoreEvent;
+use super::infrastructure::ProviderEvent;
+use super::{Reason, Row, reasons, row};
+use crate::cluster::kubeadm::reason::BootstrapEvent;
 
 reasons! {
     /// Events of bedplate-controller.
@@ -59,6 +62,44 @@ reasons! {
 pub trait EventReason: Reason {
     /// The `action` of the Event.
     fn action(self) -> &'static str;
+
+    /// Kinds of the objects that have the Event. Empty: any object that the program writes.
+    fn regarding(self) -> &'static [&'static str];
+}
+
+/// Row of a table of Events, for documents and tests.
+#[derive(Debug, Clone, Copy)]
+pub struct EventRow {
+    /// The reason.
+    pub row: Row,
+    /// True if the type of the Event is `Warning`.
+    pub is_warning: bool,
+    /// Kinds of the objects that have the Event. Empty: any object that the program writes.
+    pub regarding: &'static [&'static str],
+}
+
+/// A table of Events with its title.
+pub type EventTable = (&'static str, Vec<EventRow>);
+
+/// All tables of Events with their titles, in the order of docs/reference/events.md.
+pub fn tables() -> Vec<EventTable> {
+    vec![
+        rows::<ControllerEvent>(),
+        rows::<PxedEvent>(),
+        rows::<ProviderEvent>(),
+        rows::<BootstrapEvent>(),
+        rows::<CoreEvent>(),
+    ]
+}
+
+/// Rows of a set.
+fn rows<R: EventReason>() -> EventTable {
+    let event = |reason: &R| EventRow {
+        row: row(*reason),
+        is_warning: is_warning(*reason),
+        regarding: reason.regarding(),
+    };
+    (R::TITLE, R::ALL.iter().map(event).collect())
 }
 
 impl EventReason for ControllerEvent {
@@ -86,6 +127,41 @@ impl EventReason for ControllerEvent {
             | Self::RolloutFinished => "Update",
             Self::DrainStarted | Self::DrainBlocked | Self::NodeDrained => "Drain",
             Self::OperationComplete | Self::OperationFailed => "Operate",
+        }
+    }
+
+    fn regarding(self) -> &'static [&'static str] {
+        match self {
+            Self::VersionCreated
+            | Self::VersionUpdated
+            | Self::VersionDeleted
+            | Self::DeletionBlocked
+            | Self::RolloutStarted
+            | Self::RolloutPaused
+            | Self::RolloutFinished => &["MachineConfiguration"],
+            Self::VersionLocked | Self::ImageResolved | Self::ImageUnresolved => {
+                &["MachineConfigurationVersion"]
+            }
+            Self::FinalizerRemoved => &["MachineConfiguration", "MachineConfigurationVersion"],
+            Self::VersionSelected
+            | Self::SelectionFailed
+            | Self::NodeRegistered
+            | Self::NodeDeleted
+            | Self::NodeNameConflict
+            | Self::NodeReregistered
+            | Self::UpdateStarted
+            | Self::UpdateInterrupted
+            | Self::UpdateFailed
+            | Self::RolledBack
+            | Self::VersionApplied
+            | Self::DrainStarted
+            | Self::DrainBlocked
+            | Self::NodeDrained => &["Machine"],
+            Self::CertificateApproved | Self::CertificateDenied | Self::CertificateApprovalRequired => {
+                &["Machine", "CertificateSigningRequest"]
+            }
+            Self::OperationComplete | Self::OperationFailed => &["MachineOperation"],
+            Self::WriteRejected => &[],
         }
     }
 }
@@ -160,6 +236,10 @@ impl EventReason for PxedEvent {
             | Self::DuplicateBmc => "AskBMC",
             Self::OperationFailed => "Operate",
         }
+    }
+
+    fn regarding(self) -> &'static [&'static str] {
+        &["Machine"]
     }
 }
 

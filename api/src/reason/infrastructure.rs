@@ -104,4 +104,12 @@ impl EventReason for ProviderEvent {
             Self::WriteRejected => "Write",
         }
     }
+
+    fn regarding(self) -> &'static [&'static str] {
+        match self {
+            Self::HostClaimed | Self::NoEligibleMachine | Self::ClaimLost => &["BedplateMachine"],
+            Self::ClaimGranted | Self::ClaimOrphaned | Self::HostReleased => &["MachineClaim"],
+            Self::WriteRejected => &[],
+        }
+    }
 }

@@ -82,4 +82,16 @@ impl EventReason for BootstrapEvent {
             Self::WriteRejected => "Write",
         }
     }
+
+    fn regarding(self) -> &'static [&'static str] {
+        match self {
+            Self::BootstrapDataCreated
+            | Self::BootstrapDataFailed
+            | Self::CertificatesCreated
+            | Self::BootstrapTokenCreated
+            | Self::BootstrapTokenNotRenewed
+            | Self::BootstrapTokenLost => &["KubeadmConfig"],
+            Self::WriteRejected => &[],
+        }
+    }
 }
