@@ -13,8 +13,7 @@ use serde_json::{Value, json};
 use super::cluster::{
     admin, api, claim, configuration, create, machine, operation, try_create, version, with,
 };
-use super::infrastructure;
-use super::rules::{self, OutsideSchema};
+use super::rules::{self, Case, OutsideSchema};
 
 #[tokio::test]
 async fn each_rule_accepts_one_object_and_refuses_another_saying_why() {
@@ -86,7 +85,7 @@ fn every_rule_of_the_definitions_is_tried() {
         messages(&serde_json::to_value(definition).unwrap(), &mut stated);
     }
     // These kinds share types, so the same rule is tried for each kind.
-    let tried = &tried | &infrastructure::rules().iter().map(infrastructure::Rule::title).collect();
+    let tried = &tried | &rules::infrastructure().iter().map(Case::title).collect();
     for definition in bedplate_api::crds::infrastructure_definitions() {
         let mut own = BTreeSet::new();
         messages(&serde_json::to_value(&definition).unwrap(), &mut own);

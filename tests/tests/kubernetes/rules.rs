@@ -1,21 +1,31 @@
-//! Cases of the validation rules of the kinds, from `tests/cases/crd`: one accepted and one refused object for each rule.
+//! Cases of the validation rules of the kinds, from `tests/cases`: one accepted and one refused object for each rule.
 //!
 //! The files have one format. `base` is an accepted object, and `bases` has named changes of it. All changes are JSON merge patches (RFC 7396).
-//! `accepted` and `refused` change the named base of their case, or `base`. `{ repeat: a, times: 64 }` stands for a text of 64 letters.
+//! `accepted` and `refused` change the named base of their case, or `base`. With `update: true`, the base exists before the change.
+//! `{ repeat: a, times: 64 }` stands for a text of 64 letters.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::cluster::with;
 
 /// A rule, found by its message.
 pub(crate) struct Case {
     pub(crate) message: String,
+    /// The object before an update. None: the object is created.
+    pub(crate) before: Option<Value>,
     pub(crate) accepted: Value,
     pub(crate) refused: Value,
+}
+
+impl Case {
+    /// Returns kind and message.
+    pub(crate) fn title(&self) -> String {
+        format!("{}: {}", self.accepted["kind"].as_str().unwrap(), self.message)
+    }
 }
 
 /// An object with one value that the schema of its field does not allow.
@@ -47,6 +57,8 @@ struct Rule {
 #[serde(deny_unknown_fields)]
 struct Pair {
     base: Option<String>,
+    #[serde(default)]
+    update: bool,
     accepted: Value,
     refused: Value,
 }
@@ -68,7 +80,8 @@ impl Cases {
 }
 
 /// Reads a directory of case files.
-fn read_all(directory: &Path) -> Vec<Cases> {
+fn read_all(directory: &str) -> Vec<Cases> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("cases").join(directory);
     let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let read = |path: &Path| {
         let text = std::fs::read_to_string(path).unwrap();
@@ -90,7 +103,7 @@ fn unknown_field_of_a_case_is_refused() {
 }
 
 fn of_kinds() -> Vec<Cases> {
-    read_all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("cases/crd"))
+    read_all("crd")
 }
 
 /// Writes out the repeated letters in a value.
@@ -107,18 +120,31 @@ fn expand(value: Value) -> Value {
     }
 }
 
-/// Returns the cases of all rules.
+/// Returns the cases of all rules of our kinds.
 pub(crate) fn all() -> Vec<Case> {
+    cases(of_kinds())
+}
+
+/// Returns the cases of all rules of the infrastructure kinds.
+pub(crate) fn infrastructure() -> Vec<Case> {
+    cases(read_all("infrastructure"))
+}
+
+fn cases(files: Vec<Cases>) -> Vec<Case> {
     let of_file = |file: Cases| {
         let pairs = file.rules.iter().flat_map(|rule| rule.cases.iter().map(|pair| (&rule.message, pair)));
-        let case = |(message, pair): (&String, &Pair)| Case {
-            message: message.clone(),
-            accepted: file.object(pair.base.as_deref(), &pair.accepted),
-            refused: file.object(pair.base.as_deref(), &pair.refused),
+        let case = |(message, pair): (&String, &Pair)| {
+            let object = |change: &Value| file.object(pair.base.as_deref(), change);
+            Case {
+                message: message.clone(),
+                before: pair.update.then(|| object(&json!({}))),
+                accepted: object(&pair.accepted),
+                refused: object(&pair.refused),
+            }
         };
         pairs.map(case).collect::<Vec<_>>()
     };
-    of_kinds().into_iter().flat_map(of_file).collect()
+    files.into_iter().flat_map(of_file).collect()
 }
 
 /// Returns the objects with one value that its field's schema does not allow.
