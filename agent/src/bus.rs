@@ -50,7 +50,7 @@ pub use systemd::Manager;
 pub trait Units: Send + Sync {
     /// Starts a unit and waits, at most `limit`, for the end of that job.
     async fn start(&self, unit: &UnitName, limit: Duration) -> Result<JobResult, BusError>;
-    /// Stops a unit and waits; what is not loaded is stopped already.
+    /// Stops a unit and waits. A unit that is not loaded counts as stopped.
     async fn stop(&self, unit: &UnitName, limit: Duration) -> Result<JobResult, BusError>;
     /// Restarts a unit, or starts it, and waits.
     async fn restart(&self, unit: &UnitName, limit: Duration) -> Result<JobResult, BusError>;
@@ -58,15 +58,15 @@ pub trait Units: Send + Sync {
     async fn reload(&self, unit: &UnitName, limit: Duration) -> Result<JobResult, BusError>;
     /// Makes systemd read the files of all units again.
     async fn daemon_reload(&self) -> Result<(), BusError>;
-    /// Forgets that a unit has failed, and how often it was started.
+    /// Resets the failure and the start count of a unit.
     async fn reset_failed(&self, unit: &UnitName) -> Result<(), BusError>;
     /// Sends a signal to every process of a unit.
     async fn kill(&self, unit: &UnitName, signal: i32) -> Result<(), BusError>;
     /// Returns the state of a unit. A missing unit is a state too.
     async fn state(&self, unit: &UnitName) -> Result<UnitState, BusError>;
-    /// Runs a command to its end in a unit of its own. Dropping the future kills it.
+    /// Runs a command in a separate unit until it exits. Dropping the future kills it.
     async fn run(&self, command: &TransientCommand) -> Result<Ran, BusError>;
-    /// Tells which of `units` change from now on.
+    /// Reports changes of `units` from now on.
     async fn changes(&self, units: &BTreeSet<UnitName>) -> Result<Changes, BusError>;
 }
 
@@ -75,7 +75,7 @@ pub trait Units: Send + Sync {
 pub trait Machines: Send + Sync {
     /// Returns a container, if it runs.
     async fn get(&self, name: &ContainerName) -> Result<Option<Container>, BusError>;
-    /// Ends all processes of a container; whether there was one.
+    /// Ends all processes of a container. Returns true if it existed.
     async fn terminate(&self, name: &ContainerName) -> Result<bool, BusError>;
     /// systemd inside the container of this leader. Nothing is connected before its first use.
     fn units(&self, leader: Leader) -> Arc<dyn Units>;

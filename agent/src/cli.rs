@@ -33,10 +33,10 @@ struct Cli {
     /// Directory that survives restarts: key, certificate, kubeconfig
     #[arg(long, env = "BEDPLATE_AGENT_STATE", default_value = "/var/lib/bedplate/agent", global = true)]
     state_directory: PathBuf,
-    /// Directory that ends with the boot: the seed, and where the agent stands
+    /// Directory that is lost at each boot: the seed, and the state of the agent
     #[arg(long, env = "BEDPLATE_AGENT_RUN", default_value = "/run/bedplate", global = true)]
     run_directory: PathBuf,
-    /// `run` acts upon nothing of this host: no slot, no operation; it only enrolls, reports and renews
+    /// `run` changes nothing on this host: no slot, no operation; it only enrolls, reports and renews
     #[arg(long, env = "BEDPLATE_AGENT_REPORT_ONLY", global = true)]
     report_only: bool,
     #[command(flatten)]
@@ -47,35 +47,35 @@ struct Cli {
 
 #[derive(Debug, Clone, Subcommand)]
 enum Command {
-    /// Enroll, report, renew, make and keep a node, until stopped (the default)
+    /// Enroll, report, renew, and run a node, until stopped (the default)
     Run,
-    /// Enroll this host, which was not netbooted, by a token of `bedplate machine token`; the service has to run
+    /// Enroll this host, which was not netbooted, by a token of `bedplate machine token`; the service must run
     Enroll {
-        /// URL of pxed for agents, instead of the token's; may be repeated, the first that answers counts
+        /// URL of pxed for agents, instead of the token's; may be repeated, the first one that answers is used
         #[arg(long = "server", value_name = "URL")]
         servers: Vec<String>,
-        /// The file that holds the token, `-`: standard input. Never on the command line, which others can read
+        /// File with the token, `-`: standard input. Command lines are readable by other users, so no option takes the token itself
         #[arg(long, value_name = "FILE", default_value = "-")]
         token_file: PathBuf,
         /// Timeout for the service, in seconds
         #[arg(long, value_name = "SECONDS", default_value_t = 60)]
         wait: u64,
     },
-    /// Make a new key for this host, which it uses from its next enrollment on: its next netboot, or `enroll` with a new token
+    /// Create a new key for this host, used from its next enrollment on: its next netboot, or `enroll` with a new token
     Rekey,
-    /// Print where the agent stands, its last failure and its next try
+    /// Print the state of the agent, its last failure and its next attempt
     Status {
-        /// Form of the answer
+        /// Output format
         #[arg(long, value_enum, default_value_t)]
         output: Output,
     },
     /// Print the next step for the node's slots, or the reason for waiting
     Plan {
-        /// Form of the answer
+        /// Output format
         #[arg(long, value_enum, default_value_t)]
         output: Output,
     },
-    /// Print what is known about the hardware, as JSON
+    /// Print the known facts of the hardware, as JSON
     Facts,
     /// Print the completion script of a shell
     Completion {
@@ -92,7 +92,7 @@ enum Command {
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 enum Output {
-    /// Lines for people
+    /// Text for users
     #[default]
     Text,
     /// One JSON object
@@ -153,7 +153,7 @@ fn serve(log: &LogArguments, places: Places, report_only: bool) -> Result<(), Fa
     })
 }
 
-/// Health and metrics, for those who may read root's files. Without them the agent works as well.
+/// Serves health and metrics on a socket for root. The agent also works without them.
 fn serve_metrics(tasks: &Tasks, path: &Path, liveness: Liveness, shutdown: CancellationToken) {
     match health::bind_socket(path) {
         Ok(listener) => {

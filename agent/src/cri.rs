@@ -1,5 +1,5 @@
-//! A slot's container runtime, asked over its own socket (Kubernetes' Container Runtime Interface, v1): is it ready, and does a
-//! Pod sandbox really start.
+//! Client of a slot's container runtime (Kubernetes Container Runtime Interface, v1): its readiness, and a
+//! test start of a Pod sandbox.
 //!
 //! It starts no containers and pulls no images. Called by the node's health gate.
 

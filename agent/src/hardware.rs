@@ -15,7 +15,7 @@ use std::path::Path;
 
 use bedplate_api::machine::{Clock, Firmware, FirmwareMode, Hardware, Tpm};
 
-/// Everything about the machine whose /sys, /proc, /dev and /run lie below `root`.
+/// Returns all facts of the machine whose /sys, /proc, /dev and /run are below `root`.
 pub fn observe_hardware(root: &Path) -> Hardware {
     let dmi = |name: &str| read_text(&root.join("sys/class/dmi/id").join(name)).filter(|t| !is_filler(t));
     Hardware {
@@ -101,7 +101,7 @@ pub(crate) fn names_in(directory: &Path) -> Vec<String> {
     names
 }
 
-/// The last part of where a link points.
+/// Returns the last component of a link's target.
 pub(crate) fn link_name(path: &Path) -> Option<String> {
     Some(std::fs::read_link(path).ok()?.file_name()?.to_str()?.to_owned())
 }

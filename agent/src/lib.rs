@@ -1,7 +1,7 @@
 //! The inside of `bedplate-agent`: stage-1 in the initramfs, and the agent in the host.
 //!
-//! One static binary is both, so that an initramfs needs nothing else. A library only so that tests can reach in.
-//! No other program of Bedplate's depends on it.
+//! One static binary is both, so that an initramfs needs nothing else. It is a library only for tests. No
+//! other program of Bedplate depends on it.
 
 pub mod bus;
 pub mod cli;

@@ -172,7 +172,7 @@ impl Metrics {
         self.step_seconds.get_or_create(&(step, went)).inc_by(took.as_secs_f64());
     }
 
-    /// A new node did not pass its gate; `rolled_back`: there was a slot to go back to.
+    /// Counts a node that did not pass its gate. `rolled_back`: a former slot runs again.
     pub fn gate_failed(&self, rolled_back: bool) {
         let failure = if rolled_back { GateFailure::RolledBack } else { GateFailure::Retried };
         self.gate_failures.get_or_create(&failure).inc();
@@ -299,7 +299,7 @@ mod tests {
         some.step(StepName::StartSlot, Went::Done, Duration::from_millis(500));
         some.gate_failed(true);
         some.operation("reboot", true);
-        some.operation("a word of somebody's", false);
+        some.operation("an unknown name", false);
         some.watch(Watched::Machine, WatchResult::Failed);
         some.certificate(time);
         let (configuration_name, version, image_digest) = Default::default();

@@ -11,7 +11,7 @@ use bedplate_process::counter::{Label as _, labels};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// Everything that decides.
+/// Input of the plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Observed {
     /// Now.
@@ -24,15 +24,15 @@ pub struct Observed {
     pub machine: Option<MachineFacts>,
     /// The Node of the Machine's name.
     pub node: NodeSeen,
-    /// The version that `selected` names; none: not read yet, or not there.
+    /// The version that `selected` names. None: it was not read yet, or does not exist.
     pub version: Option<VersionFacts>,
     /// Slots a and b.
     pub slots: PerSlot<SlotSeen>,
     /// Health of the current slot, if it runs.
     pub health: Health,
-    /// Versions that failed here and are not tried again by themselves.
+    /// Versions that failed on this host and are not retried automatically.
     pub refused: Vec<VersionRef>,
-    /// Trials in a row that failed with no slot to go back to.
+    /// Number of consecutive failed trials without a former slot.
     pub failures: u32,
     /// Earliest time of the next trial.
     pub not_before: Timestamp,
@@ -99,7 +99,7 @@ pub struct MachineFacts {
     pub deleting: bool,
     /// `spec.deletionPolicy` is Drain: deleted, its slot is stopped once its Node is gone.
     pub drain: bool,
-    /// Claimant whose MachineClaim decides about its node.
+    /// Claimant whose MachineClaim manages the node.
     pub claimed_by: Option<String>,
     /// `status.selected`.
     pub selected: Option<VersionRef>,
@@ -191,7 +191,7 @@ pub struct Record {
     pub template: String,
     /// The node image.
     pub image_digest: Digest,
-    /// The Machine (UID) that it was made for.
+    /// UID of the Machine that the slot was filled for.
     pub machine_uid: String,
     /// Timeout of a trial, in seconds.
     pub timeout_seconds: i64,
@@ -212,14 +212,14 @@ pub struct Record {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "is")]
 pub enum Stage {
-    /// Being filled. After a kill, the slot is filled again.
+    /// The slot is being filled. After a kill, it is filled again.
     Preparing,
-    /// Whole, never started.
+    /// Filled, never started.
     Prepared,
     /// On trial: becomes the node if it passes the health gate.
     #[serde(rename_all = "camelCase")]
     Trial {
-        /// The kernel's boot in which the time began to run.
+        /// Boot ID of the start of the trial.
         boot_id: String,
         /// Start of the trial.
         since: Timestamp,
@@ -235,7 +235,7 @@ pub enum Stage {
         /// Time at which it was applied.
         since: Timestamp,
     },
-    /// Was the node until another was.
+    /// Was the node before the other slot became the node.
     Retired,
     /// Did not pass the gate.
     #[serde(rename_all = "camelCase")]
@@ -288,7 +288,7 @@ pub struct Step {
 /// Act of a step. Nodes are named by their UIDs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Act {
-    /// Fill the slot with a version: image, rendered files. It does not run meanwhile.
+    /// Fill the stopped slot with a version: image and rendered files.
     PrepareSlot {
         /// The version.
         version: VersionRef,
@@ -304,16 +304,17 @@ pub enum Act {
     StartSlot,
     /// Start a Pod sandbox in the slot on trial and remove it.
     ProbeSandbox,
-    /// Write that the trial was passed.
+    /// Record that the trial was passed.
     Commit {
         /// The Node that came of it.
         node_uid: String,
     },
-    /// Take the etcd member of a joined control plane out of its cluster, and write that its slot is the node no more.
+    /// Remove the etcd member of a joined control plane from its cluster, and record that its slot is no
+    /// longer the node.
     LeaveCluster,
-    /// Write that the slot is the node no more, another is.
+    /// Record that the other slot is the node.
     Retire,
-    /// Write that the trial failed, and never to try the version again by itself if there is a slot to go back to.
+    /// Record that the trial failed. If there is a former slot, the version is not retried automatically.
     Fail {
         /// Human-readable reason.
         reason: String,
@@ -322,7 +323,7 @@ pub enum Act {
         /// The slot that runs again.
         back_to: Option<SlotName>,
     },
-    /// The trial's version is not wanted any more, and no Node came of it: empty the slot.
+    /// Empty the slot of a trial whose version is no longer selected and that has no Node.
     Abandon,
     /// Make the kubelet of the applied slot request a certificate as at its
     /// join, because its own has expired.

@@ -1,4 +1,4 @@
-//! The node on this host: what is seen, what follows from it, and doing it.
+//! The node on this host: observation, plan and application.
 //!
 //! ```text
 //!   slot:  Empty -> Preparing -> Prepared -> Trial -> Applied -> Retired

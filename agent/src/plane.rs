@@ -71,21 +71,21 @@ pub trait Decider: Send + Sync {
     /// changed at first. Its Node comes from the home.
     fn seen(&self) -> watch::Receiver<Seen>;
 
-    /// Says what the host is, now.
+    /// Reports the host's current facts.
     async fn report(&self, report: &Report) -> Result<(), AskServerError>;
 
     /// Reports the state of the node. It is written when it has changed, once a
     /// report of the host was accepted.
     fn tell_node(&self, told: NodeTold);
 
-    /// Says how an operation goes, if it is still as `operation` has it.
+    /// Reports the state of an operation, if its object is unchanged since `operation` was read.
     async fn write_operation(
         &self,
         operation: &MachineOperation,
         status: MachineOperationStatus,
     ) -> Result<Arc<MachineOperation>, WriteOperationError>;
 
-    /// The content of a Secret that a version names.
+    /// Returns the content of a Secret that a version names.
     async fn secret(&self, secret: &SecretRef) -> Result<SecretData, ReadSecretError>;
 
     /// Writes this host's report on its MachineClaim. Claims need a cluster.
@@ -108,10 +108,11 @@ pub trait Home: Send + Sync {
         false
     }
 
-    /// Takes note that the slots may have changed, and with them the kubelet.
+    /// Notifies the home that the slots, and so the kubelet, may have changed.
     fn slots_changed(&self) {}
 
-    /// Asks now whether the Node is gone; true only where that is certain. `seen`: the latest word of the decider.
+    /// Verifies by a live read that the Node is deleted. Returns true only if that is certain. `seen`: latest
+    /// state of the decider.
     async fn node_is_gone(&self, seen: &Seen) -> Result<bool, AskServerError>;
 
     /// Asks whether the API server `server`, verified by `ca_pem`, is one of this cluster.
@@ -167,7 +168,7 @@ pub enum ClaimObject {
     /// The claim is not watched, was not listed yet, or cannot be watched now.
     #[default]
     Unknown,
-    /// The watch has none.
+    /// The watch has no claim.
     Absent,
     /// The claim exists.
     Present(Arc<MachineClaim>),

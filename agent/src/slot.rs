@@ -1,4 +1,4 @@
-//! The two slots of a host, `bedplate-a` and `bedplate-b`: what is written for them, and where.
+//! The two slots of a host, `bedplate-a` and `bedplate-b`: their files and paths.
 //!
 //! A slot is a systemd-nspawn machine whose root is an overlay: the node image's layers below, read-only and shared by both,
 //! and one directory above. Called by `node`.

@@ -20,7 +20,7 @@ pub enum JoinedBy<'a> {
     File {
         /// Path of the kubeconfig in the slot.
         path: &'a str,
-        /// The token that is shown instead of what the kubeconfig has.
+        /// Token that replaces the credential of the kubeconfig.
         token: Option<&'a str>,
     },
     /// A token alone. The cluster's CA is the one that the node believes already.

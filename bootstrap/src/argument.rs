@@ -1,5 +1,5 @@
-//! Pure: the kubelet's command line, from the version's joinConfiguration or initConfiguration, its kubeletExtraArgs and what
-//! has to be so.
+//! Pure: the kubelet's command line, from the version's joinConfiguration or initConfiguration, its
+//! kubeletExtraArgs, and required arguments.
 
 use bedplate_api::configuration::KubeletArgument;
 use serde_json::{Map, Value, json};

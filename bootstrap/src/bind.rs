@@ -22,7 +22,7 @@ impl Bind {
     /// Reads one of `container.binds`.
     ///
     /// # Errors
-    /// What is wrong with it, for a user.
+    /// The problem as human-readable text.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if text.contains('\\') {
             return Err("it has a backslash".to_owned());

@@ -1,5 +1,5 @@
-//! Pure: JoinConfiguration, InitConfiguration and ClusterConfiguration: what the version writes by hand with what has to be so
-//! over it.
+//! Pure: JoinConfiguration, InitConfiguration and ClusterConfiguration: free-form fields of the version,
+//! overridden by required values.
 
 use std::net::IpAddr;
 
@@ -190,7 +190,7 @@ fn leftovers(role: NodeRole, document: &Value) -> Vec<String> {
     }
 }
 
-/// A worker says nothing of a control plane.
+/// A worker has no fields of a control plane.
 fn check_role(kubernetes: &KubernetesSpec, theirs: &Value, mistakes: &mut Mistakes) {
     const INSTEAD: &str = "role is Worker; a control plane has role ControlPlane";
     if kubernetes.role == NodeRole::ControlPlane {
@@ -233,7 +233,8 @@ pub(crate) fn init(input: &InitInput<'_>) -> Result<Rendered, RenderKubeadmError
     let init = overlay_part(&theirs, ours, Part::Init, &mut mistakes);
     let mut command = command("init");
     if at(&init, "certificateKey").is_some() {
-        // The key encrypts what is uploaded for further control planes; without this nothing is.
+        // The key encrypts the certificates that are uploaded for further control planes. Without it they are
+        // not uploaded.
         command.push("--upload-certs".to_owned());
     }
     let credentials = secret_in(&init, &["bootstrapTokens", "certificateKey"]).into_iter().collect();

@@ -1,4 +1,5 @@
-//! Pure: the API server that the node of a version joins, and the authorities that the join believes, as far as the version says so.
+//! Pure: the API server that the node of a version joins, and the authorities that the join trusts, as far as
+//! the version names them.
 //!
 //! In a cluster the agent compares both with its own cluster: a host must not become a Node of another one. Called by `bedplate-agent`.
 

@@ -44,7 +44,7 @@ pub enum InPlace {
         /// Modules to drop from the next boot.
         forget: Vec<String>,
     },
-    /// A file that says of itself that it may change in place.
+    /// A file whose spec permits a change in place.
     File(Box<FileSpec>),
     /// The kubelet's configuration, with a restart of the kubelet.
     KubeletConfiguration(Box<Reconfiguration>),
@@ -262,7 +262,7 @@ impl Difference {
     }
 }
 
-/// The file without what it says of its own change.
+/// Returns the file without its rules for changes.
 fn content(file: &FileSpec) -> FileSpec {
     FileSpec { in_place: None, ..file.clone() }
 }

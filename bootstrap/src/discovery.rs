@@ -98,8 +98,8 @@ pub enum HashCaError {
     },
 }
 
-/// The hash of every certificate in a PEM bundle as kubeadm wants it: `sha256:` and the SHA-256 of its
-/// SubjectPublicKeyInfo in lower-case hex (RFC 7469, 2.4, but hex).
+/// Returns the hash of every certificate in a PEM bundle in the form of kubeadm: `sha256:` and the SHA-256 of
+/// its SubjectPublicKeyInfo in lower-case hex (RFC 7469, 2.4, but hex).
 ///
 /// # Errors
 /// No certificate, or one that cannot be read.

@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 /// Failure to decode a content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DecodeError {
-    /// The content is not what its encoding says.
+    /// The content does not match its encoding.
     Invalid,
     /// The decoded content is larger than the limit.
     Large,

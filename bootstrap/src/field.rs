@@ -79,7 +79,7 @@ impl Part {
     }
 }
 
-/// The free-form value as an object without what it does not say; an empty one if it is absent.
+/// Returns the free-form value as an object without empty fields. Empty if the value is absent.
 pub(crate) fn object(value: Option<&Value>, part: Part, mistakes: &mut Mistakes) -> Value {
     match value {
         None | Some(Value::Null) => Value::Object(serde_json::Map::new()),

@@ -1,5 +1,5 @@
-//! Pure: the kubelet's configuration: what the version says over what makes certificates rotate, as a patch that kubeadm lays
-//! over the cluster's.
+//! Pure: the kubelet's configuration: certificate rotation, overridden by the version, as a patch that
+//! kubeadm merges into the cluster's configuration.
 
 use bedplate_api::configuration::KubernetesSpec;
 use serde_json::{Map, Value, json};
@@ -83,8 +83,7 @@ pub(crate) fn patches_directory(theirs: &Value, part: Part, mistakes: &mut Mista
 
 /// The patch as a file; kubeadm knows target and type by its name.
 pub(crate) fn patch_file(directory: &str, patch: &Value) -> File {
-    let comment =
-        "Kubelet settings of the version; kubeadm merges them into the cluster's configuration.";
+    let comment = "Kubelet settings of the version; kubeadm merges them into the cluster's configuration.";
     File {
         path: format!("{}/kubeletconfiguration50bedplate+merge.yaml", directory.trim_end_matches('/')),
         mode: 0o600,

@@ -92,7 +92,7 @@ pub struct File {
     pub path: String,
     /// Mode, such as `0o600`.
     pub mode: u32,
-    /// The whole content.
+    /// Complete content.
     pub content: String,
 }
 
@@ -137,7 +137,7 @@ pub fn joins_own_cluster(kubernetes: &KubernetesSpec) -> bool {
     !makes_a_cluster(kubernetes) && !names_discovery(kubernetes)
 }
 
-/// Renders what a version says of Kubernetes as any host does. What is refused here each host refuses.
+/// Renders the Kubernetes part of a version like a host. Every host refuses what this function refuses.
 ///
 /// # Errors
 /// Everything that the version has wrong, by field.
@@ -153,7 +153,7 @@ fn render_anywhere(kubernetes: &KubernetesSpec) -> Result<Rendered, RenderKubead
     }
 }
 
-/// Renders `kubeadm join`, for a worker and for a further control plane, as the role says.
+/// Renders `kubeadm join` for a worker or a further control plane, by the role.
 ///
 /// # Errors
 /// Everything that the version has wrong, by field.
@@ -169,7 +169,7 @@ pub fn init(input: &InitInput<'_>) -> Result<Rendered, RenderKubeadmError> {
     configuration::init(input)
 }
 
-/// The container runtime's socket as kubeadm wants it.
+/// Socket of the container runtime, in the form of kubeadm.
 fn socket_url(socket: &str) -> String {
     if socket.starts_with('/') { format!("unix://{socket}") } else { socket.to_owned() }
 }

@@ -33,7 +33,7 @@ pub(crate) fn overlay(theirs: &Value, ours: &Value, path: &str, mistakes: &mut M
     }
 }
 
-/// Fields that say something. Items of lists are left as they are.
+/// Returns the fields that are not empty. Items of lists are not changed.
 pub(crate) fn without_nulls(fields: &Map<String, Value>) -> Map<String, Value> {
     let kept = fields.iter().filter_map(|(name, value)| match value {
         Value::Null => None,

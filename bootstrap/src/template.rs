@@ -100,7 +100,7 @@ pub enum Refusal {
         /// Cause.
         why: &'static str,
     },
-    /// A content that is not what its encoding says.
+    /// A content does not match its encoding.
     #[error("files[{index}] ({path}): the content is not {encoding}; correct the MachineConfiguration")]
     Encoding {
         /// Index in `files`.
@@ -170,10 +170,10 @@ pub fn check(template: &Template, plane: Plane) -> Result<(), CheckTemplateError
     if refusals.is_empty() { Ok(()) } else { Err(CheckTemplateError(refusals)) }
 }
 
-/// Returns what a template has bound into its slot.
+/// Returns the binds of a template.
 ///
 /// # Errors
-/// One that systemd-nspawn does not take.
+/// A bind that systemd-nspawn rejects.
 pub fn binds(template: &Template) -> Result<Vec<Bind>, Refusal> {
     template.container.iter().flat_map(|container| &container.binds).map(|bind| parse(bind)).collect()
 }
@@ -207,7 +207,7 @@ pub fn check_place(index: usize, file: &FileSpec) -> Result<(), Refusal> {
 /// Decodes the content of a file.
 ///
 /// # Errors
-/// It is not what its encoding says, or too large.
+/// The content does not match its encoding, or is too large.
 pub fn decode(
     index: usize,
     file: &FileSpec,

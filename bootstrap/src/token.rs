@@ -81,7 +81,7 @@ impl Token {
         &self.id
     }
 
-    /// Returns the whole token.
+    /// Returns the complete token.
     pub fn text(&self) -> Zeroizing<String> {
         Zeroizing::new(format!("{}.{}", self.id, *self.secret))
     }

@@ -1,4 +1,4 @@
-//! Pure: the unit and the script that run kubeadm in the slot, once, whatever kills them.
+//! Pure: the unit and the script that run kubeadm in the slot once, also after kills at any point.
 //!
 //! What lies on disk says how far it came:
 //!
@@ -19,7 +19,7 @@ use bedplate_api::configuration::Template;
 use crate::mistake::{Mistake, Mistakes, RenderKubeadmError};
 use crate::{File, Rendered};
 
-/// The unit's name in the slot. `active (exited)` says that kubeadm and all commands have succeeded.
+/// Name of the unit in the slot. `active (exited)` means that kubeadm and all commands have succeeded.
 pub const NAME: &str = "bedplate-kubeadm.service";
 
 /// Marker that exists while a run of kubeadm has started and not succeeded. It is next to kubeadm's files, so
@@ -64,10 +64,10 @@ pub struct Unit {
     pub link: Link,
 }
 
-/// Renders what runs `rendered` between the template's commands.
+/// Renders the unit and the script that run `rendered` between the template's commands.
 ///
 /// # Errors
-/// A command that no shell can be given.
+/// A command that a shell cannot run.
 pub fn render(rendered: &Rendered, template: &Template) -> Result<Unit, RenderKubeadmError> {
     let mut mistakes = Mistakes::default();
     let commands = [
@@ -85,7 +85,7 @@ pub fn render(rendered: &Rendered, template: &Template) -> Result<Unit, RenderKu
     mistakes.or(Unit { files, link })
 }
 
-/// One call for each command; each has a shell of its own, so that none can end or break the script.
+/// One call for each command. Each runs in a separate shell, so that it cannot end or break the script.
 fn run_all(field: &str, commands: &[String], mistakes: &mut Mistakes) -> String {
     let mut lines = String::new();
     for (number, command) in (1..).zip(commands) {

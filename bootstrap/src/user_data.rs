@@ -205,7 +205,7 @@ impl Plan {
         if self.users.is_empty() { &[] } else { &["useradd", "groupadd", "usermod", "chpasswd"] }
     }
 
-    /// Renders what runs the plan in a slot, once.
+    /// Renders the unit and the scripts that run the plan in a slot once.
     pub fn render(&self) -> Rendered {
         render::render(self)
     }

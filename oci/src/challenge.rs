@@ -36,7 +36,7 @@ pub(crate) fn parse(header: &str) -> Option<Challenge> {
     })
 }
 
-/// `name=value` and `name="value"`, separated by commas; stops at what is neither.
+/// Parses `name=value` and `name="value"`, separated by commas. Stops at other text.
 fn parameters(mut rest: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     while let Some((name, after)) = rest.trim_start_matches([' ', ',']).split_once('=') {
@@ -53,7 +53,7 @@ fn parameters(mut rest: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// The text up to the closing quote, its escapes undone, and what comes after.
+/// Returns the unescaped text up to the closing quote, and the rest.
 fn quoted_text(text: &str) -> (String, &str) {
     let mut value = String::new();
     let mut characters = text.char_indices();

@@ -22,7 +22,7 @@ pub struct Entry {
 pub enum Kind {
     /// A regular file with this content.
     File(Vec<u8>),
-    /// A directory. A directory must stand before what is in it: Linux does not make missing parents.
+    /// A directory. It must precede its entries, because Linux does not make missing parents.
     Directory,
     /// A symbolic link to this target.
     Link(String),
@@ -95,7 +95,7 @@ pub fn archive(entries: &[Entry]) -> Vec<u8> {
 fn member(out: &mut Vec<u8>, inode: u32, mode: u32, device: (u32, u32), name: &str, data: &[u8]) {
     let size = u32::try_from(data.len()).unwrap_or(u32::MAX);
     let name_size = u32::try_from(name.len().saturating_add(1)).unwrap_or(u32::MAX);
-    // Two links for a directory, one for anything else, as find | cpio would say.
+    // Two links for a directory, one for other entries, like find | cpio.
     let links = if mode & 0o170_000 == 0o040_000 { 2 } else { 1 };
     let fields = [inode, mode, 0, 0, links, 0, size, 0, 0, device.0, device.1, name_size, 0];
     out.extend_from_slice(b"070701");

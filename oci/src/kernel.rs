@@ -8,7 +8,7 @@
 /// Number of bytes read from the start of a kernel.
 pub(crate) const HEAD_BYTES: usize = 4096;
 
-/// The architecture in OCI's words; `None` where the file does not say.
+/// Returns the architecture in OCI's words. `None`: the file does not name it.
 pub(crate) fn architecture(head: &[u8]) -> Option<&'static str> {
     efi_program(head).or_else(|| {
         if head.get(0x38..0x3c) == Some(b"ARM\x64") {

@@ -1,8 +1,8 @@
 //! Boot images: a content-addressed store on disk, filled from OCI layouts, OCI registries and plain files. Node images, which are
 //! unpacked, are in [`node`].
 //!
-//! What is in the store was verified against its digest before it got its name there; what is not whole has no name.
-//! Not here: which Machine boots which image (pxed decides), and serving. Callers: pxed, the image builder, tests.
+//! Content gets its name in the store after its digest is verified. Incomplete content has no name. Not here:
+//! which Machine boots which image (pxed decides), and serving. Callers: pxed, the image builder, tests.
 //!
 //! ```text
 //! Source --ensure--> resolve (tag, index, platform) --> manifest --> blobs --> BootImage

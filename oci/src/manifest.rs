@@ -31,7 +31,7 @@ pub(crate) const INITRD_TYPE: &str = "application/vnd.bedplate.host.initrd.v1";
 /// Media type of the root file system (squashfs).
 pub(crate) const ROOTFS_TYPE: &str = "application/vnd.bedplate.host.rootfs.v1";
 
-/// The architecture of plain files whose kernel does not say what it runs on.
+/// Architecture of plain files whose kernel does not name one.
 pub const UNKNOWN_ARCHITECTURE: &str = "unknown";
 
 /// Maximum number of kernel arguments of an image.
@@ -53,7 +53,8 @@ pub struct Blob {
 pub struct BootImage {
     /// Digest of its manifest.
     pub digest: Digest,
-    /// OCI architecture, such as `amd64`; [`UNKNOWN_ARCHITECTURE`] for plain files whose kernel does not say.
+    /// OCI architecture, such as `amd64`; [`UNKNOWN_ARCHITECTURE`] for plain files whose kernel does not name
+    /// one.
     pub architecture: String,
     /// The kernel.
     pub kernel: Blob,

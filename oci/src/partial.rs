@@ -76,7 +76,7 @@ impl Partial {
         self.written
     }
 
-    /// The digest of what is there.
+    /// Returns the digest of the stored part.
     pub(crate) fn digest(&self) -> Digest {
         Digest::from_sha256(self.hasher.clone().finalize().into())
     }
@@ -88,7 +88,7 @@ impl Partial {
         Ok(())
     }
 
-    /// Drops what is there.
+    /// Removes the stored part.
     pub(crate) fn restart(&mut self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.file.seek(SeekFrom::Start(0))?;

@@ -48,7 +48,7 @@ pub(crate) enum Failure {
     Again { problem: String, after: Option<Duration> },
     /// No use in asking again.
     Refused { problem: String },
-    /// The answer is larger than what is taken.
+    /// The answer exceeds the size limit.
     TooLarge { limit: u64 },
 }
 
@@ -192,7 +192,7 @@ impl Repository {
         };
         let limit = self.options.whole;
         let response = match within(limit, self.get(|| request(offset))).await {
-            // 416: what we have is more than what is there.
+            // 416: the stored part is larger than the blob.
             Err(Failure::Refused { problem }) if offset > 0 && problem.starts_with("416") => {
                 within(limit, self.get(|| request(0))).await?
             }
@@ -209,7 +209,7 @@ impl Repository {
         Ok(Answer::new(offset, response, limit))
     }
 
-    /// Sends a request, with a token if the registry wants one, and sorts the answer.
+    /// Sends a request, with a token if the registry requires one, and classifies the answer.
     async fn get(&self, request: impl Fn() -> RequestBuilder) -> Result<Response, Failure> {
         self.check_literal(&self.base)?;
         let authorization = self.authorization.lock().await.clone();

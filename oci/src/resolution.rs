@@ -21,7 +21,7 @@ const LARGEST_RECORD: u64 = 64 << 10;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Record {
-    /// The source as people write it; only for reading.
+    /// The source as users write it, for information only.
     pub(crate) source: String,
     /// The manifest.
     pub(crate) image: Digest,
@@ -43,7 +43,7 @@ pub(crate) struct FileState {
 
 /// Returns the path of a source's record. The name is a hash, so no text of the source reaches a path.
 pub(crate) fn path(directory: &Path, source: &Source) -> PathBuf {
-    // insecure_http and allow_tag are how it is fetched, not what it is.
+    // insecure_http and allow_tag belong to the transfer, not to the identity of the source.
     let key = match source {
         Source::Layout { path, tag, digest } => {
             format!("layout\n{}\n{tag:?}\n{digest:?}", path.display())

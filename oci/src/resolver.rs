@@ -1,4 +1,4 @@
-//! Names to addresses: a static binary has no resolver of its own, and stage-1 needs one before there is a root.
+//! Resolver of host names: a static binary has none, and stage-1 needs one before it has a root.
 //!
 //! ```text
 //!   /etc/hosts ── known ─────────────────────────────────────────────────► addresses

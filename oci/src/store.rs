@@ -144,7 +144,7 @@ impl Store {
             }
         };
         if before.is_some_and(|before| before.digest == image.digest) {
-            // Asked again and again: what is as it was is neither news nor a write.
+            // Called repeatedly: an unchanged image is neither logged nor written.
             tracing::debug!(image = %name, digest = %image.digest, "image is in the store, unchanged");
         } else {
             if !matches!(source, Source::Files { .. }) {

@@ -13,7 +13,7 @@ use crate::store::digest_of;
 /// Asks the registry of `reference`; `authorities` (PEM) are trusted besides the system's.
 ///
 /// # Errors
-/// The reference is none, or the registry does not say.
+/// The reference is not valid, or the registry does not resolve it.
 pub async fn resolve_tag(
     reference: &str,
     access: &Access,

@@ -1,5 +1,5 @@
-//! Changes of units as they happen, gathered: however slow the reader is, it gets the set of what has changed since it
-//! last looked, and the connection never waits for it.
+//! Collects changes of units. A slow reader gets the set of all units that changed since its last read, and
+//! never blocks the connection.
 //!
 //! Called by `systemd` and by the fake.
 
@@ -97,7 +97,8 @@ impl Teller {
     }
 }
 
-/// Ends the changes with the task that gathers them, also by a panic: the reader must not wait for ever.
+/// Ends the changes when the collecting task stops, also by a panic, so that the reader does not wait without
+/// an end.
 struct EndGuard(Teller);
 
 impl Drop for EndGuard {
@@ -132,7 +133,7 @@ pub(super) async fn watch(link: &Arc<Link>, units: &BTreeSet<UnitName>) -> Resul
                 Err(error) => return teller.end(link.away(ACT, error)),
             }
         }
-        // No unit was named, or all streams have ended with the connection.
+        // No unit was named, or all streams ended with the connection.
         let error = link.closed().await;
         teller.end(link.away(ACT, error));
     });

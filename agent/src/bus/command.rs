@@ -1,12 +1,11 @@
-//! A command that systemd runs in a unit of its own, with its own control group and deadline. It is killed
-//! when its caller stops waiting, and leaves no unit behind.
+//! A command that systemd runs in a separate unit, with its own control group and deadline. It is killed when
+//! its caller stops waiting, and leaves no unit behind.
 //!
 //! ```text
 //!   StartTransientUnit (oneshot, pinned by our connection) ── job ends ── StopUnit: children too ── exit code ── unpinned
 //!        output: a pipe whose end is kept here; standard output may go into a file that systemd opens
 //! ```
-//! systemd itself ends the command at its deadline, even if the agent was
-//! killed meanwhile. Called by `systemd`.
+//! systemd itself ends the command at its deadline, even if the agent was killed before. Called by `systemd`.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -80,14 +79,15 @@ impl Setting {
     }
 }
 
-/// A command to be run in a unit of its own.
+/// Command that runs in a separate unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransientCommand {
-    /// Name of the unit, a service. One that runs already is stopped first: a killed agent has left it.
+    /// Name of the unit, a service. A running unit of this name is stopped first, because a killed agent left
+    /// it.
     pub unit: UnitName,
     /// Description for `systemctl status`.
     pub description: String,
-    /// Program, with its whole path, and arguments.
+    /// Absolute path of the program, and arguments.
     pub argv: Vec<String>,
     /// `NAME=value`.
     pub environment: Vec<String>,
@@ -95,7 +95,7 @@ pub struct TransientCommand {
     pub output: Output,
     /// Timeout of the command.
     pub limit: Duration,
-    /// Further settings, by their names on the bus: what it may not do.
+    /// Restrictions of the command, by their names on the bus.
     pub settings: Vec<(&'static str, Setting)>,
 }
 
@@ -118,7 +118,7 @@ pub enum Exit {
 pub struct Ran {
     /// Result of the command.
     pub exit: Exit,
-    /// The end of its output, at most `MAX_OUTPUT_BYTES` bytes; what is no UTF-8 is replaced.
+    /// End of the output, at most `MAX_OUTPUT_BYTES` bytes. Bytes that are not UTF-8 are replaced.
     pub output: String,
     /// True if the start of the output was dropped.
     pub cut: bool,
@@ -182,7 +182,7 @@ impl Drop for Leash {
     }
 }
 
-/// Runs it to its end.
+/// Runs the command until it exits.
 pub(super) async fn run(manager: &Manager, command: &TransientCommand) -> Result<Ran, BusError> {
     let act = format!("run of {}", command.unit);
     let limit = command.limit + KILL_DELAY + SYSTEMD_MARGIN;
@@ -219,7 +219,8 @@ pub(super) async fn run(manager: &Manager, command: &TransientCommand) -> Result
 
 type Started = (Collected, Result<super::JobResult, BusError>);
 
-/// Starts the unit and waits for the end of its job; the inner result is systemd's, the outer is of what comes before.
+/// Starts the unit and waits for the end of its job. The inner result is systemd's, the outer one that of the
+/// request.
 async fn start(
     manager: &Manager,
     act: &str,
@@ -257,7 +258,7 @@ fn unexpected(act: &str, error: std::io::Error) -> BusError {
     BusError::Unexpected { act: act.to_owned(), source: error.into() }
 }
 
-/// The end of a pipe that a command writes to, and what comes out of it.
+/// Writing end of a pipe for a command, and a reader of its output.
 fn pipe_end(act: &str) -> Result<(OwnedFd, Collected), BusError> {
     let (sender, receiver) = pipe::pipe().map_err(|error| unexpected(act, error))?;
     let write = sender.into_blocking_fd().map_err(|error| unexpected(act, error))?;
@@ -271,7 +272,7 @@ fn properties(command: &TransientCommand) -> Vec<(&'static str, Variant<'static>
     let properties = vec![
         ("Description", command.description.clone().into()),
         ("Type", "oneshot".into()),
-        // As it is: systemd puts nothing in the place of `$NAME` and `%n`.
+        // systemd does not expand `$NAME` and `%n` here.
         ("ExecStartEx", vec![(program, command.argv.clone(), vec!["no-env-expand".to_owned()])].into()),
         ("Environment", command.environment.clone().into()),
         ("TimeoutStartUSec", microseconds(command.limit).into()),

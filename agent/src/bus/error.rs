@@ -35,7 +35,7 @@ pub enum BusError {
         #[source]
         source: std::io::Error,
     },
-    /// The leader's process is gone, or its number belongs to another process by now.
+    /// The leader's process has exited, or its ID belongs to another process now.
     #[error("{act}: process {leader} is no longer the first process of a container")]
     NotALeader {
         /// Requested act.
@@ -51,7 +51,7 @@ pub enum BusError {
         /// Timeout that passed.
         limit: Duration,
     },
-    /// A job was accepted and does not end. It stays queued: asking again waits for the same job.
+    /// A job was accepted and does not finish. It stays queued, and a second request waits for the same job.
     #[error("{act}: the job has not finished within {} s; see `systemctl list-jobs` and `systemctl status \
              {unit}` there", limit.as_secs())]
     JobHangs {
@@ -100,7 +100,7 @@ pub enum BusError {
         /// Message of the service.
         message: String,
     },
-    /// The reply is none that was expected, or something could not be sent.
+    /// The reply is unexpected, or the request was not sent.
     #[error("{act}: unexpected answer")]
     Unexpected {
         /// Requested act.

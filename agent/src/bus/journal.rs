@@ -1,19 +1,20 @@
 //! Last lines of a unit in the journal of its own systemd.
 //!
-//! Read by journalctl in a unit of its own, because the journal has no
-//! interface on the bus. Called by `node` and `operation`.
+//! journalctl reads them in a separate unit, because the journal has no interface on the bus. Called by
+//! `node` and `operation`.
 
 use std::path::Path;
 use std::time::Duration;
 
 use super::{BusError, Output, Setting, TransientCommand, UnitName, Units};
 
-/// Bytes of it, at the end.
+/// Maximum bytes read from the end.
 const MAX_BYTES: usize = 8 * 1024;
 /// Timeout of journalctl: a journal may be large, and its disk slow.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The last lines of a unit: of the journal of this systemd, or of the one in `directory`. May be empty.
+/// Returns the last lines of a unit in the journal of this systemd, or in the journal in `directory`. May be
+/// empty.
 pub async fn last_lines(
     units: &dyn Units,
     unit: &UnitName,

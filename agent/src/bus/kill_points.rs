@@ -25,7 +25,8 @@ struct Inner {
 pub(crate) struct KillPoints(Arc<(Lock<Inner>, Notify)>);
 
 impl KillPoints {
-    /// Counts effects from now on, and kills the agent before the effect of this number, the first one is 0.
+    /// Counts effects from now on, and kills the agent before the effect of this number. The first effect is
+    /// 0.
     pub(crate) fn arm(&self, kill_at: Option<usize>) {
         *self.0.0.lock() = Inner { kill_at, ..Inner::default() };
     }

@@ -41,7 +41,7 @@ const QUEUED: NonZeroUsize = NonZeroUsize::new(256).expect("not zero");
 pub(super) struct Service {
     /// Name of the service.
     pub(super) name: &'static str,
-    /// Debian's package that has it; `None` for systemd itself, which is there or the bus is of no use.
+    /// Debian package of the service. `None` for systemd, without which the bus has no use.
     pub(super) package: Option<&'static str>,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Object<'a> {
     pub(super) service: Service,
     /// Path of the object.
     pub(super) path: &'a str,
-    /// Which of its interfaces.
+    /// Interface of the object.
     pub(super) interface: &'static str,
 }
 
@@ -100,7 +100,7 @@ impl Link {
         self.call_within(CALL_TIMEOUT, act, object, method, body).await
     }
 
-    /// Calls a method whose reply may take longer than others'.
+    /// Calls a method with a longer timeout than usual.
     pub(super) async fn call_within<B, R>(
         &self,
         limit: Duration,
@@ -127,7 +127,7 @@ impl Link {
         }
     }
 
-    /// A property, if the object has it: what a systemd of another release does not know is `None`.
+    /// Returns a property. `None`: this release of systemd does not have it.
     pub(super) async fn property<T>(
         &self,
         act: &str,
@@ -146,7 +146,7 @@ impl Link {
         }
     }
 
-    /// Signals that a rule admits, from the moment that this returns on.
+    /// Returns the signals that match a rule, starting when this function returns.
     pub(super) async fn signals(
         &self,
         act: &str,
@@ -231,7 +231,7 @@ impl Link {
         made.map_err(|error| self.away(act, error))
     }
 
-    /// Which of our errors one of the bus is.
+    /// Converts an error of the bus.
     fn explain(&self, act: &str, service: Service, error: zbus::Error) -> BusError {
         let act = act.to_owned();
         let refused = |name: &str, message: &str| BusError::Refused {
@@ -257,7 +257,7 @@ impl Link {
     }
 }
 
-/// The root directory of a container, as its host sees it.
+/// Root directory of a container, in the view of its host.
 pub(super) fn leader_root(root: &Path, leader: Leader) -> PathBuf {
     root.join(format!("proc/{leader}/root"))
 }
@@ -289,7 +289,7 @@ fn is_absent(error: &Fdo) -> bool {
     )
 }
 
-/// Returns true if the bus or the service has ended meanwhile.
+/// Returns true if the bus or the service has stopped since the connection.
 fn is_gone(error: &Fdo) -> bool {
     matches!(
         error,

@@ -1,4 +1,4 @@
-//! logind on the host's bus: reboot and power off, and who does not want that now.
+//! logind on the host's bus: reboot, power off, and their inhibitors.
 //!
 //! Called by `operation` through the trait `Power`.
 

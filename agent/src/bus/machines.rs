@@ -1,4 +1,4 @@
-//! machined on the host's bus: which containers run, who their process 1 is, how they are ended.
+//! machined on the host's bus: running containers, their process 1, and their termination.
 //!
 //! Called by `node` through the trait `Machines`.
 
@@ -101,7 +101,7 @@ impl Machines for Machined {
         let object =
             Object { service: SERVICE, path: path.as_str(), interface: "org.freedesktop.machine1.Machine" };
         let leader = self.link.property::<u32>(&act, object, "Leader").await?;
-        // Without one, the container has ended between the two requests.
+        // Without one, the container stopped between the two requests.
         let leader = leader.and_then(Leader::new);
         Ok(leader.map(|leader| Container { name: name.clone(), leader }))
     }

@@ -1,4 +1,4 @@
-//! Restrictions of a tool that runs in a unit of its own, in addition to those of its caller.
+//! Restrictions of a tool that runs in a separate unit, in addition to those of its caller.
 //!
 //! Such a tool comes from the slot and may be root. Even without capabilities, it could
 //! signal every other process of root, and take its memory or processor time, because those
@@ -43,7 +43,7 @@ pub fn sandbox(own: Vec<(&'static str, Setting)>) -> Vec<(&'static str, Setting)
         yes("LockPersonality"),
         yes("MemoryDenyWriteExecute"),
         ("SystemCallArchitectures", Setting::List(vec!["native"])),
-        // In this order: the second one takes out of the first.
+        // The order matters: the second one removes entries from the first.
         ("SystemCallFilter", Setting::Only(vec!["@system-service"])),
         ("SystemCallFilter", Setting::AllBut(REFUSED.to_vec())),
     ]);

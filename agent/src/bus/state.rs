@@ -112,7 +112,7 @@ impl ActiveState {
         }
     }
 
-    /// Returns true if no process of the unit runs and systemd will not start one by itself.
+    /// Returns true if no process of the unit runs and systemd will not start one automatically.
     pub fn is_down(&self) -> bool {
         matches!(self, Self::Inactive | Self::Failed)
     }
@@ -156,7 +156,7 @@ pub struct UnitState {
     pub main_pid: Option<u32>,
     /// Number of automatic restarts since the last explicit start.
     pub restarts: Option<u32>,
-    /// The line that it gives by sd_notify.
+    /// Status line that the unit sends by sd_notify.
     pub status_text: Option<String>,
     /// Time of the last state change.
     pub changed: Option<Timestamp>,

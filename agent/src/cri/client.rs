@@ -20,7 +20,7 @@ use crate::bus::Leader;
 const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of a sandbox start. It runs network plug-ins, which takes many seconds on a slow machine.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
-/// Label of the agent's own sandboxes, by which one that a killed agent left is found and removed.
+/// Label of the agent's own sandboxes. It finds those that a killed agent left.
 const LABEL: (&str, &str) = ("bedplate.dev/probe", "true");
 
 /// Error of a request to the runtime.
@@ -120,7 +120,7 @@ impl Runtime {
     pub async fn probe(&self, probe: &Probe, attempt: u32) -> Result<(), AskRuntimeError> {
         self.remove_probes().await?;
         let request = RunPodSandboxRequest { config: Some(sandbox(probe, attempt)) };
-        // The kubelet may remove what it does not know of at any moment: that it started is what counts.
+        // The kubelet may remove an unknown sandbox at any moment. Only the start counts.
         let _: RunPodSandboxResponse = self.call("RunPodSandbox", START_TIMEOUT, request).await?;
         self.remove_probes().await
     }
@@ -167,12 +167,13 @@ fn sandbox(probe: &Probe, attempt: u32) -> PodSandboxConfig {
         attempt,
     };
     let cgroup_parent = if probe.systemd_cgroups { "system.slice" } else { "/bedplate-probe" };
-    // On the node's network no network plug-in is asked: Calico, Multus and others look each Pod up in the API server, and fail for one that
-    // it does not know.
+    // On the node's network no network plug-in runs. Calico, Multus and others look up each Pod in the API
+    // server, and fail for an unknown one.
     let namespace_options = Some(NamespaceOption { network: NODE_NAMESPACE });
     PodSandboxConfig {
         metadata: Some(metadata),
-        // No name of its own without a network of its own: runtimes share the node's host name then, and runc refuses to set it.
+        // A sandbox without its own network has no host name: runtimes share the node's, and runc refuses to
+        // set it.
         hostname: String::new(),
         labels: HashMap::from([(LABEL.0.to_owned(), LABEL.1.to_owned())]),
         linux: Some(LinuxPodSandboxConfig {

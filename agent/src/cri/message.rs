@@ -104,7 +104,7 @@ pub(super) struct SandboxRequest {
     pub(super) pod_sandbox_id: String,
 }
 
-/// An answer without fields that are of use.
+/// Answer without fields that the agent uses.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Empty {}
 

@@ -1,7 +1,7 @@
 //! The names that udev gives a disk below /dev/disk/by-id (60-persistent-storage.rules), made without udev.
 //!
-//! Pure: what /sys says in, names out. Only whole disks; bus types that name themselves: ATA, SCSI, NVMe, virtio, MMC.
-//! Called by `disk`.
+//! Pure: values of /sys in, names out. Only whole disks; bus types that name themselves: ATA, SCSI, NVMe,
+//! virtio, MMC. Called by `disk`.
 
 /// Identifiers that a disk reports.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct AtaIdentity {
 }
 
 impl Identity {
-    /// The model whole, where the bus would cut it.
+    /// Complete model, which the bus would truncate.
     pub fn full_model(&self) -> Option<String> {
         let ata = self.ata.as_ref().map(|ata| ata.model.clone());
         ata.or_else(|| self.model.clone()).or_else(|| self.card_name.clone())

@@ -13,7 +13,7 @@ fn text(text: &str) -> Option<String> {
 fn facts_of_a_virtual_machine() {
     let root = vm();
     let facts = observe_hardware(root.path());
-    assert_eq!((facts.vendor, facts.serial), (text("QEMU"), None), "a serial that nobody set is none");
+    assert_eq!((facts.vendor, facts.serial), (text("QEMU"), None), "an unset serial is absent");
     assert_eq!(facts.uuid, text("6d5a8b1e-0000-0000-0000-525400000001"));
     let firmware = facts.firmware.unwrap();
     assert_eq!((firmware.mode, firmware.secure_boot), (Some(FirmwareMode::Bios), None));

@@ -1,4 +1,4 @@
-//! The way to pxed over TLS: enrollment by token, renewal and reports by certificate.
+//! TLS client for pxed: enrolls by token, renews and reports by certificate.
 //!
 //! Tries pxed's endpoints in order. Called by `run`.
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::request::{AskError, Https};
 
-/// A way to pxed.
+/// Client of pxed.
 #[derive(Debug, Clone)]
 pub struct PxedClient {
     https: Https,
@@ -19,7 +19,8 @@ pub struct PxedClient {
 }
 
 impl PxedClient {
-    /// A client that believes `ca_pem`. With `identity` (certificate chain and key, PEM) it shows who it is.
+    /// Creates a client that trusts `ca_pem`, and authenticates with `identity` (certificate chain and key,
+    /// PEM).
     pub fn new(endpoints: &[String], ca_pem: &str, identity: Option<(&str, &str)>) -> Result<Self, AskError> {
         Ok(Self { https: Https::new(ca_pem, identity)?, endpoints: endpoints.to_vec() })
     }
@@ -45,22 +46,22 @@ impl PxedClient {
         self.ask("/v1/watch", request, read_json).await
     }
 
-    /// Says how an operation goes, where there is no cluster.
+    /// Reports the state of an operation, when standalone.
     pub async fn write_operation(&self, write: &OperationWrite) -> Result<OperationWritten, AskError> {
         self.ask("/v1/operation", write, read_json).await
     }
 
-    /// Says how the node stands, where there is no cluster.
+    /// Reports the state of the node, when standalone.
     pub async fn tell_node(&self, node: &NodeReport) -> Result<(), AskError> {
         self.ask("/v1/node", node, |_| Ok(())).await
     }
 
-    /// Reads a Secret that the selected version names, where there is no cluster.
+    /// Reads a Secret that the selected version names, when standalone.
     pub async fn secret(&self, request: &SecretRequest) -> Result<SecretResponse, AskError> {
         self.ask("/v1/secret", request, read_json).await
     }
 
-    /// Asks one endpoint after another until one answers; a final refusal is an answer.
+    /// Sends the request to one endpoint after another until one answers. A final refusal is an answer.
     async fn ask<T>(
         &self,
         path: &str,

@@ -1,7 +1,7 @@
-//! HTTPS as the agent speaks it, to pxed and to the API server; to pxed: one request, one bounded answer.
+//! HTTPS client of the agent for pxed and the API server: one request, one bounded answer.
 //!
-//! Believes only the authority that it is given, follows no redirect, uses no proxy, resolves names itself (a static
-//! binary has no resolver). Called by `client` and by `cluster`.
+//! It trusts only the given authority, follows no redirect, uses no proxy, and resolves names itself, because
+//! a static binary has no resolver. Called by `client` and by `cluster`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub enum AskError {
         /// Human-readable message.
         message: String,
     },
-    /// The server answered something that is not the answer.
+    /// The answer is unexpected.
     #[error("unexpected answer from {url}: {problem}")]
     Answer {
         /// URL of the server.
@@ -73,13 +73,13 @@ pub(crate) struct Https {
 }
 
 impl Https {
-    /// Believes `ca_pem`. With `identity` (certificate chain and key, PEM) it shows who it is.
+    /// Trusts `ca_pem`, and authenticates with `identity` (certificate chain and key, PEM).
     pub(crate) fn new(ca_pem: &str, identity: Option<(&str, &str)>) -> Result<Self, AskError> {
         let client = builder(ca_pem, identity)?.timeout(REQUEST_TIMEOUT).build();
         Ok(Self { client: client.map_err(|e| AskError::Prepare(e.to_string()))? })
     }
 
-    /// A request to be given to [`Https::ask`].
+    /// Creates a request for [`Https::ask`].
     pub(crate) fn request(&self, method: Method, url: &str) -> RequestBuilder {
         self.client.request(method, url)
     }

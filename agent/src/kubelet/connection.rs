@@ -21,10 +21,10 @@ use crate::https::request::{AskError, builder};
 pub const KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
 /// Timeout of one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Larger than any page.
+/// Maximum size of a page.
 const MOST_ANSWER: usize = 16 << 20;
 
-/// Reads a file of the slot's, if it is there.
+/// Reads a file of the slot, if it exists.
 pub type Read<'r> = &'r dyn Fn(&str) -> Result<Option<String>, AskNodeError>;
 
 /// Credential of a kubelet, and its API server.
@@ -80,7 +80,7 @@ struct User {
 }
 
 impl KubeletCredential {
-    /// Out of a kubeconfig; `read` gives what it names by path.
+    /// Parses a kubeconfig. `read` returns the files that it names.
     ///
     /// # Errors
     /// Something is missing, or cannot be read.
@@ -119,7 +119,7 @@ impl KubeletCredential {
     }
 }
 
-/// A way to the API server as a kubelet.
+/// Connection to the API server as a kubelet.
 pub struct Way {
     https: reqwest::Client,
     server: String,

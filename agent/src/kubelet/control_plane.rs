@@ -24,7 +24,8 @@ const ENDPOINT: &str = "kubeadm.kubernetes.io/kube-apiserver.advertise-address.e
 /// Timeout of its answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Asks the API server of the slot that this leader's container is, on the host whose root directory is `host`. An error is a text for users.
+/// Checks the API server in the container of this leader, on the host whose root directory is `host`. An
+/// error is human-readable text.
 pub(crate) async fn ask(host: &Path, leader: Leader, filled: &Filled) -> Result<(), String> {
     if filled.template.kubernetes.role == NodeRole::Worker {
         return Ok(());

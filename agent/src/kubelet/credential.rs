@@ -42,7 +42,7 @@ pub enum Kubelet {
 pub struct Joined {
     /// Credential of the kubelet.
     pub credential: KubeletCredential,
-    /// The slot runs an API server: if there is no answer, that is the slot's own fault.
+    /// True if the slot runs an API server. A missing answer is then a fault of the slot.
     pub runs_api: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Carries out one step of the plan. Each may be repeated, and killed anywhere: what it is for is written before it acts, and
-//! what it has reached after.
+//! Carries out one step of the plan. Each step may be repeated, and killed at any point: it records its
+//! purpose before it acts, and its result afterwards.
 //!
 //! Called by `run`.
 
@@ -97,16 +97,16 @@ pub enum ApplyError {
     /// The version cannot be rendered for kubeadm.
     #[error("the MachineConfiguration is not valid for kubeadm; correct it")]
     Kubeadm(#[from] RenderKubeadmError),
-    /// The node image is not to be had.
+    /// The node image is not available.
     #[error(transparent)]
     Image(#[from] EnsureNodeImageError),
     /// A Secret that the version names.
     #[error(transparent)]
     Secret(#[from] ReadSecretError),
-    /// A Secret is not what it is used for.
+    /// A Secret does not have the required key.
     #[error("Secret {}/{} has no key {key}; a pull secret must have the type kubernetes.io/dockerconfigjson", secret.namespace, secret.name)]
     NoPullSecret {
-        /// Which one.
+        /// The Secret.
         secret: SecretRef,
         /// The key that it lacks.
         key: &'static str,
@@ -117,18 +117,18 @@ pub enum ApplyError {
     /// The provider did not get the state of the claim.
     #[error("failed to write the status of the MachineClaim")]
     Report(#[source] AskServerError),
-    /// The Node is not known as that of its claim.
+    /// The Node does not have the provider ID and the label of its claim.
     #[error("failed to write providerID and label to the Node")]
     Mark(#[source] AskNodeError),
-    /// The Node is not certainly gone.
+    /// The deletion of the Node is not verified.
     #[error("failed to verify that the Node is deleted")]
     Ask(#[source] AskServerError),
-    /// A unit did not do it.
+    /// A job of systemd failed.
     #[error("{unit} ended with {result:?}{said}; see `systemctl status {unit}` on the host")]
     Job {
-        /// Which unit.
+        /// Unit of the job.
         unit: UnitName,
-        /// systemd's word.
+        /// Result in the words of systemd.
         result: String,
         /// Cause from the unit's state, after a colon; may be empty.
         said: String,
@@ -183,7 +183,7 @@ pub enum ApplyError {
     /// The host lacks something.
     #[error("{0}")]
     Unfit(String),
-    /// Something else is planned by now.
+    /// The plan has changed.
     #[error("step canceled: {0}")]
     Superseded(&'static str),
 }
@@ -224,7 +224,7 @@ impl ApplyError {
     }
 }
 
-/// Carries out a step. `observed`: what it was planned by.
+/// Carries out a step. `observed`: input of its plan.
 ///
 /// # Errors
 /// It did not succeed, and may be tried again.
@@ -249,7 +249,7 @@ pub async fn apply(
         Act::Retire => outcome::change(parts, slot, |record| record.stage = Stage::Retired).await,
         Act::Fail { reason, log, back_to } => outcome::fail(parts, slot, reason, *log, *back_to, now).await,
         Act::Abandon => {
-            // Before the record goes, by which a restarted agent would do it again.
+            // Before the record is removed, by which a restarted agent would repeat the step.
             if parts.seen().machine_facts().is_some_and(|machine| machine.deleting) {
                 parts.on_disk(Slots::discard_failed_logs).await?;
             }

@@ -56,7 +56,7 @@ impl Attempts {
         self.tried_within(key, now, random, Duration::MAX);
     }
 
-    /// Notes a try, after which the next one waits for `limit` at most.
+    /// Records an attempt, after which the next one waits at most `limit`.
     pub(super) fn tried_within(&mut self, key: &str, now: Instant, random: f64, limit: Duration) {
         let times = self.0.get(key).map_or(0, |tried| tried.times).saturating_add(1);
         let wait = BACKOFF.delay(times, random).min(limit);

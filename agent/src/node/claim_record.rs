@@ -19,7 +19,7 @@ pub use bedplate_api::claim::ReleasePolicy;
 /// Name of the file, below `/var/lib/bedplate`.
 const FILE: &str = "claim.json";
 
-/// Object that the host is held for.
+/// Claimant of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Claimant {
@@ -29,7 +29,7 @@ pub struct Claimant {
     pub name: String,
 }
 
-/// The present or the last claim of this host.
+/// The current or the last claim of this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimRecord {
@@ -86,9 +86,10 @@ pub enum ClaimStage {
         /// Text for a user, with the end of the log. It has no secrets of the user data.
         message: String,
     },
-    /// There was evidence that the claim has ended.
+    /// The claim has ended, by evidence.
     Releasing,
-    /// Both slots are empty, and the host boots to be wiped. The record goes with the disk, or with the boot.
+    /// Both slots are empty, and the host boots to be wiped. The record is lost with the disk, or with the
+    /// boot.
     #[serde(rename_all = "camelCase")]
     Wiping {
         /// Token of the wipe.

@@ -42,9 +42,9 @@ pub type Say<'a> = &'a (dyn Fn(String) + Send + Sync);
 /// Node images on this host.
 #[async_trait]
 pub trait Images: Send + Sync {
-    /// Sees to it that an image is here, whole and verified.
+    /// Ensures that an image is complete and verified on disk.
     async fn ensure(&self, source: &NodeSource, tell: Tell<'_>) -> Result<NodeImage, EnsureNodeImageError>;
-    /// Removes all other images and what only they need. What cannot be removed is logged.
+    /// Removes all other images and their layers. Failures are logged.
     async fn keep_only(&self, keep: Vec<Digest>);
 }
 
@@ -80,7 +80,7 @@ pub trait Credentials: Send + Sync {
     async fn current(&self) -> Result<Credential, String>;
 }
 
-/// All that the loop acts upon.
+/// Interfaces of the loop.
 #[derive(Clone)]
 pub struct Parts {
     /// Name of this host's Machine and Node.
@@ -142,7 +142,7 @@ impl Parts {
         Ok(self.machines.get(&name).await?.map(|container| container.leader))
     }
 
-    /// Asks now whether the Node is gone; true only where that is certain.
+    /// Verifies that the Node is deleted, by a live read. Returns true only if that is certain.
     ///
     /// # Errors
     /// The API server does not answer.
@@ -150,7 +150,8 @@ impl Parts {
         self.home.node_is_gone(&self.seen()).await
     }
 
-    /// Works on the slots' files where it may wait for a disk. One after another: what `work` reads is as it was read until `work` ends.
+    /// Works on the slots' files in a thread that may block. Calls are serialized, so the files do not change
+    /// while `work` runs.
     pub(crate) async fn on_disk<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Slots) -> Result<T, KeepSlotError> + Send + 'static,
@@ -180,7 +181,8 @@ impl Parts {
     }
 }
 
-/// The store of node images, opened when it is first needed: that removes what a killed agent left half done.
+/// Store of node images, opened at its first use, because opening it removes incomplete data of a killed
+/// agent.
 #[derive(Debug)]
 pub struct Store {
     directory: PathBuf,
@@ -215,7 +217,7 @@ impl Images for Store {
     }
 
     async fn keep_only(&self, keep: Vec<Digest>) {
-        // This process has fetched nothing yet, or the store cannot be used, which `ensure` reports.
+        // This process has fetched no image yet, or the store is not usable, which `ensure` reports.
         let Ok(store) = self.opened("").await.cloned() else { return };
         let collected = tokio::task::spawn_blocking(move || store.collect(&keep)).await;
         match collected.unwrap_or_else(|error| Err(std::io::Error::other(error))) {

@@ -68,7 +68,8 @@ impl Gate for HostGate {
             let failed = |error: std::io::Error| format!("no answer at {place}: {error}");
             let asked = async {
                 if is_own(&filled.template) {
-                    // On a loopback that the agent does not enter: a socket of the slot's leads there.
+                    // The port is on a loopback that the agent does not enter. A socket of the slot leads
+                    // there.
                     let inside = leader.open_root(&self.root).map_err(failed)?;
                     ask_health(inside.connect(HEALTH_SOCKET).await.map_err(failed)?, &place).await
                 } else {
@@ -79,8 +80,8 @@ impl Gate for HostGate {
                 .await
                 .unwrap_or_else(|_| Err(format!("no answer at {place}")));
         }
-        // Its configuration has closed the port: its systemd's word that it runs has to do, and the Node's Ready, which only a healthy
-        // kubelet keeps.
+        // The kubelet's configuration disables the port. So the state of its unit counts, and the Node's
+        // Ready condition, which only a healthy kubelet keeps True.
         let unit: UnitName = "kubelet.service".parse().map_err(|_| "no name".to_owned())?;
         let state = self.machines.units(leader).state(&unit).await.map_err(|error| chain(&error))?;
         if state.is_up() { Ok(()) } else { Err(format!("kubelet.service is {}", state.sub)) }
@@ -100,7 +101,7 @@ impl Gate for HostGate {
 
     async fn sandbox(&self, leader: Leader, socket: &str, attempt: u32) -> Result<(), String> {
         let runtime = self.runtime_of(leader, socket).await?;
-        // kubeadm's default for the kubelet, and so what the runtime of a node image is set to.
+        // kubeadm's default for the kubelet, and the setting of the runtime in node images.
         let probe = Probe { systemd_cgroups: true };
         runtime.probe(&probe, attempt).await.map_err(|error| chain(&error))
     }

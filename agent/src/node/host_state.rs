@@ -1,7 +1,7 @@
 //! Place of the host's state, and the request to make the state disk again with the next boot (D7).
 //!
-//! The request lies on the state disk itself: stage-1 reads it with the record of the claim (`stage1::state_disk`), and it ends with the wipe.
-//! Called by `observe_claim` and `apply`.
+//! The request is on the state disk itself. Stage-1 reads it with the record of the claim
+//! (`stage1::state_disk`), and the wipe removes it. Called by `observe_claim` and `apply`.
 
 use std::path::{Path, PathBuf};
 

@@ -14,7 +14,7 @@ use bedplate_bootstrap::unit;
 const HIDDEN: &str = "[hidden]";
 /// Maximum number of characters of one line.
 const MAX_LINE_CHARS: usize = 240;
-/// Shorter values of Secrets are words that stand in any log.
+/// Minimum length of a hidden value of a Secret. Shorter values are words of any log.
 const MIN_SECRET_CHARS: usize = 8;
 /// Minimum length of text that counts as random.
 const MIN_RANDOM_CHARS: usize = 40;
@@ -33,7 +33,8 @@ const NOISE: [&str; 8] = [
     "To see the stack trace of this error",
 ];
 
-/// A reason with the end of a log below it, at most `most` characters, nothing twice. `secrets` are values that must not be in it.
+/// Returns a reason followed by the end of a log, at most `most` characters, without repetition. `secrets`
+/// are hidden values.
 pub fn with_log(reason: &str, log: &str, secrets: &[String], most: usize) -> String {
     let reason = cut(&hidden(reason, secrets), most / 2);
     let mut left = most.saturating_sub(reason.chars().count());
@@ -90,7 +91,7 @@ fn without_blocks(log: &str) -> String {
 /// Indent of each line of a log: `kubectl describe` prints it unchanged.
 const INDENT: &str = "\n    ";
 
-/// The lines that tell something, each once, in the order of their last time.
+/// Returns the informative lines, each once, in the order of their last occurrence.
 fn told(log: &str) -> Vec<&str> {
     let is_noise = |line: &str| {
         NOISE
@@ -120,7 +121,7 @@ fn headless(line: &str) -> (Option<char>, &str) {
     (level, text.unwrap_or(line))
 }
 
-/// A text without what may be secret in it.
+/// Returns the text with possible secrets hidden.
 pub fn hidden(text: &str, secrets: &[String]) -> String {
     let mut text = text.to_owned();
     for line in secrets.iter().flat_map(|secret| secret.lines()).map(str::trim) {

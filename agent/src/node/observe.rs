@@ -32,7 +32,7 @@ pub enum ObserveError {
     /// A record cannot be read.
     #[error("cannot read the record of a slot")]
     Slot(#[from] KeepSlotError),
-    /// systemd or machined do not say.
+    /// systemd or machined did not answer.
     #[error("cannot read the units of the slots")]
     Bus(#[from] BusError),
     /// The unit name is not valid.
@@ -50,7 +50,7 @@ impl ObserveError {
     }
 }
 
-/// All that was seen.
+/// Observed state.
 #[derive(Debug, Clone)]
 pub struct Sight {
     /// Input of the plan.
@@ -66,7 +66,7 @@ pub struct Sight {
 /// Result of probing a trial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probed {
-    /// The trial, by its slot and since when.
+    /// Slot of the trial.
     pub slot: SlotName,
     /// Start of the trial.
     pub since: Timestamp,
@@ -122,7 +122,7 @@ pub(super) async fn look_at_slots(parts: &Parts) -> Result<PerSlot<SlotSeen>, Ob
     Ok(slots)
 }
 
-/// The slot on trial, and since when it is.
+/// The slot on trial, and the start of the trial.
 pub(super) fn on_trial(slots: &PerSlot<SlotSeen>) -> Option<(SlotName, Timestamp)> {
     SlotName::ALL.into_iter().find_map(|slot| match &slots[slot].record {
         Some(Record { stage: Stage::Trial { since, .. }, .. }) => Some((slot, *since)),
@@ -252,7 +252,7 @@ fn is_absent(error: &BusError) -> bool {
         if kind == Some(std::io::ErrorKind::NotFound) {
             return true;
         }
-        // zbus has its causes behind a counter.
+        // zbus stores its causes behind an Arc.
         if let Some(zbus::Error::InputOutput(source)) = error.downcast_ref() {
             return source.kind() == std::io::ErrorKind::NotFound;
         }

@@ -1,4 +1,4 @@
-//! Sight of a host of a pool: its claim, the record on disk, the slots, and what the slot that bootstraps shows.
+//! Observed state of a pool host: its claim, the record on disk, the slots, and the progress of a bootstrap.
 //!
 //! Changes nothing. Called by `run::claim` before each plan.
 
@@ -35,7 +35,7 @@ const NO_EXIT_CODE: i32 = 1;
 /// Added to the number of a signal, as shells do.
 const SIGNAL_BASE: i32 = 128;
 
-/// All that was seen.
+/// Observed state.
 pub(super) struct ClaimSight {
     /// Facts of the plan.
     pub(super) observed: ClaimObserved,

@@ -54,7 +54,7 @@ fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
     if is_drained(seen) {
         return Plan::Do(control_plane::give_up(seen, slot));
     }
-    // Before the former slot is stopped: until then the node that it is serves on.
+    // Before the former slot is stopped, because its node keeps running until then.
     if let Some(held) = held(seen) {
         return Plan::Wait(held);
     }
@@ -73,7 +73,7 @@ fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
     let deadline = later(*since, SignedDuration::from_secs(record.timeout_seconds) + seen.not_counted);
     let over = !is_kept(seen, slot) && (seen.now >= deadline || seen.health.bootstrap == Bootstrap::Failed);
     let awaited = match gate(seen, record, slot) {
-        // A probe that failed is tried again, but not for ever.
+        // A failed probe is retried until the deadline.
         Ok(Act::ProbeSandbox) if over && let Some(why) = &seen.health.message => Wait {
             reason: PavedReason::CheckingHealth,
             message: format!("failed to start a Pod sandbox: {why}"),
@@ -101,7 +101,7 @@ fn whose_log(seen: &Observed, slot: SlotName) -> Log {
         _ if health.bootstrap != Bootstrap::Done => Log::Kubeadm,
         _ if !health.kubelet => Log::Kubelet,
         _ if !health.runtime => Log::Runtime,
-        // Pod sandboxes are the runtime's.
+        // The runtime logs failures of Pod sandboxes.
         NodeSeen::Present { ready_since: Some(_), .. } => Log::Runtime,
         NodeSeen::Unknown | NodeSeen::Absent | NodeSeen::Present { ready_since: None, .. } => Log::Kubelet,
     }
@@ -116,7 +116,7 @@ fn is_unwanted(seen: &Observed, record: &Record) -> bool {
         && selected.is_some_and(|selected| *selected != record.version)
 }
 
-/// The next step through the gate, or what it waits for.
+/// Returns the next step of the health gate, or the reason for waiting.
 fn gate(seen: &Observed, record: &Record, slot: SlotName) -> Result<Act, Wait> {
     let said = seen.health.message.as_deref().map(|said| format!(": {said}")).unwrap_or_default();
     let awaits = |reason, what: &str| Err(Wait { reason, message: format!("{what}{said}"), until: None });
@@ -166,7 +166,8 @@ fn gate(seen: &Observed, record: &Record, slot: SlotName) -> Result<Act, Wait> {
     Ok(Act::Commit { node_uid: uid.clone() })
 }
 
-/// A slot is the node: it runs, the other one is ready to follow it, and follows when the Node was deleted.
+/// Plans for a slot that is the node: it runs, and the prepared other slot replaces it when the Node is
+/// deleted.
 fn on_applied(seen: &Observed, slot: SlotName, node_uid: &str) -> Plan {
     if matches!(stage(seen, other(slot)), Some(Stage::Applied { .. })) {
         return Plan::step(other(slot), Act::Retire);
@@ -174,7 +175,8 @@ fn on_applied(seen: &Observed, slot: SlotName, node_uid: &str) -> Plan {
     if runs(seen, other(slot)) {
         return Plan::step(other(slot), Act::StopSlot);
     }
-    // Begun is finished, whether the API server answers or not: that of the slot has gone with its etcd.
+    // A started removal is finished even if the API server does not answer, because the slot's own one
+    // stopped with its etcd.
     if seen.slots[slot].leaving {
         return Plan::step(slot, Act::LeaveCluster);
     }
@@ -301,7 +303,7 @@ fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
         return Plan::Do(step);
     }
     let has_failed = |slot: &SlotName| matches!(stage(seen, *slot), Some(Stage::Failed { .. }));
-    // Without a slot that is the node, one that was it was taken out of its cluster.
+    // If no slot is the node, the former one was removed from its cluster.
     let is_over = |slot: &SlotName| has_failed(slot) || stage(seen, *slot) == Some(&Stage::Retired);
     if let Some(slot) = SlotName::ALL.into_iter().find(is_over).filter(|_| former.is_none()) {
         // A failed slot must not get Pods. While its kubelet is healthy, its Node
@@ -353,7 +355,7 @@ fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
     Plan::step(slot, Act::BeginTrial)
 }
 
-/// The version that may be paved here, or why none.
+/// Returns the version that may be paved, or the reason for waiting.
 fn wanted(seen: &Observed) -> Result<&VersionFacts, Wait> {
     let because = |reason, message: &str| Wait { reason, message: message.to_owned(), until: None };
     match seen.api {
@@ -392,7 +394,8 @@ fn wanted(seen: &Observed) -> Result<&VersionFacts, Wait> {
     Ok(version)
 }
 
-/// The slot that is the node, and its Node's UID; of two the later one, for a kill may have come between two writes.
+/// Returns the slot that is the node, and its Node's UID. Of two slots the later one counts, because a kill
+/// may separate two writes.
 fn applied(seen: &Observed) -> Option<(SlotName, &str)> {
     let of = |slot: SlotName| {
         let record = record(seen, slot)?;
@@ -427,7 +430,7 @@ fn holds(seen: &Observed, slot: SlotName, version: &VersionFacts) -> bool {
         .is_some_and(|record| record.version == version.reference && record.template == version.template)
 }
 
-/// Emptied too: with the slot goes the kubelet's certificate.
+/// Stops a slot, then empties it, which removes the kubelet's certificate.
 fn stop_and_empty(seen: &Observed, slot: SlotName) -> Step {
     Step { slot, act: if runs(seen, slot) { Act::StopSlot } else { Act::Abandon } }
 }

@@ -11,7 +11,7 @@ use crate::model::{Act, NodeSeen, PerSlot, Plan, SlotSeen, Stage, Step};
 use crate::plane::{ConditionTold, NodeTold, Truth};
 use crate::slot::paths::letter;
 
-/// A step's trouble: its reason of a closed set, and what happened.
+/// Failure of a step: its reason, of a closed set, and the message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Trouble {
     /// Reason of the condition.
@@ -20,7 +20,7 @@ pub(super) struct Trouble {
     pub(super) message: String,
 }
 
-/// All that is the node's to say. `progress` and `trouble` are of the step at hand.
+/// Returns all status fields of the node. `progress` and `trouble` belong to the current step.
 pub(super) fn told(
     sight: &Sight,
     plan: &Plan,
@@ -138,7 +138,7 @@ fn last_failure(sight: &Sight, plan: &Plan) -> Option<String> {
             let last = sight.ledger.last_failure.as_deref();
             last.or_else(failed).map(|why| format!("last failure: {why}"))
         }
-        // An applyConfiguration may have had the slot be filled with something else.
+        // An applyConfiguration may have filled the slot with another version.
         PavedReason::VersionRejected => {
             let back = sight.ledger.rolled_back.as_ref().map(|back| back.message.as_str());
             back.or_else(failed).map(|why| format!("failure: {why}"))

@@ -30,13 +30,13 @@ pub enum ApplyError {
     /// This agent or host does not support the change.
     #[error("{0}")]
     NotSupported(String),
-    /// The change was made and does not hold; it is not repeated automatically.
+    /// The change was made and failed. It is not repeated automatically.
     #[error("{0}")]
     Broken(String),
-    /// Another writer decides about the Node.
+    /// A claim manages the Node.
     #[error("{0}")]
     Claimed(String),
-    /// A person has to change taints.
+    /// A user must change taints.
     #[error("{0}")]
     Taints(String),
     /// The change failed; it may be retried.
@@ -49,7 +49,8 @@ pub enum ApplyError {
 pub trait Configuration: Send + Sync {
     /// Returns the selected and the applied version. The error is human-readable and may be temporary.
     async fn standing(&self) -> Result<Standing, String>;
-    /// Makes these changes to the running node, and keeps that the selected version is applied. May be done twice.
+    /// Makes these changes to the running node, and records that the selected version is applied. May be
+    /// repeated.
     async fn change(&self, changes: &[InPlace]) -> Result<(), ApplyError>;
     /// Checks that a repave is possible and the version is prepared; until then no Pod is evicted. Also
     /// allows a version that failed here again, because a user requested it.
@@ -132,9 +133,9 @@ impl Runner {
         }
     }
 
-    /// Says that the Node may be deleted.
+    /// Reports that the Node may be deleted.
     async fn let_go(&mut self, awaits: &str) -> Outcome {
-        // As it is after the drain, which has written too.
+        // The object after the drain, which has written its status.
         let running = self.running.as_ref().map(|running| Arc::clone(&running.object));
         let Some(object) = running else { return Outcome::Interrupted };
         let status = progress::drained(&object, awaits, self.now());

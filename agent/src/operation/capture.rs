@@ -1,4 +1,4 @@
-//! Keeps packets of an interface in a file, by tcpdump in a unit of its own. Part of `run`.
+//! Captures packets of an interface in a file, by tcpdump in a separate unit. Part of `run`.
 //!
 //! tcpdump runs as a user that does not exist otherwise, with the one capability that a packet socket needs, and writes into a file
 //! that systemd opened: the agent needs no right to see packets. Time is bounded by systemd, size by the kernel (RLIMIT_FSIZE). Only
@@ -33,11 +33,11 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 const MOST_FILES: usize = 8;
 /// Maximum total size of the captures that are kept, in bytes.
 const MOST_BYTES: u64 = 128 << 20;
-/// Room that is left for everything else.
+/// Minimum free space after a capture, in bytes.
 const MIN_FREE_BYTES: u64 = 64 << 20;
 /// SIGXFSZ: the file has reached its size.
 const SIGNAL_FILE_SIZE: i32 = nix::libc::SIGXFSZ;
-/// systemd: the program is not there.
+/// Exit code of systemd if the program is missing.
 const NO_PROGRAM: i32 = 203;
 
 /// A capture on disk.
@@ -57,7 +57,7 @@ struct Content {
 }
 
 impl Runner {
-    /// Old captures are removed, and there is room.
+    /// Removes old captures, and checks the free space.
     pub(super) async fn prepare_capture(&mut self, capture: &Capture) -> Outcome {
         let (directory, wanted) = (self.parts.captures.clone(), capture.bytes);
         let made = tokio::task::spawn_blocking(move || make_room(&directory, wanted)).await;
@@ -222,7 +222,7 @@ fn check(argv: Vec<String>, unit: UnitName) -> TransientCommand {
 }
 
 fn command(capture: &Capture, path: &Path, unit: UnitName) -> TransientCommand {
-    // Each packet is written when it comes: what was kept until a kill is there.
+    // Each packet is written immediately, so a kill loses none.
     let options = ["-U", "--immediate-mode", "-w", "-"];
     TransientCommand {
         unit,
@@ -242,7 +242,7 @@ fn settings(bytes: u64) -> Vec<(&'static str, Setting)> {
         ("DynamicUser", Setting::Flag(true)),
         ("AmbientCapabilities", Setting::Number(CAP_NET_RAW)),
         ("CapabilityBoundingSet", Setting::Number(CAP_NET_RAW)),
-        // The file is open already; its size ends there.
+        // Limit of the file's size. The file is open already.
         ("LimitFSIZE", Setting::Number(bytes)),
         ("MemoryMax", Setting::Number(256 << 20)),
         ("TasksMax", Setting::Number(16)),
@@ -253,7 +253,7 @@ fn settings(bytes: u64) -> Vec<(&'static str, Setting)> {
     ])
 }
 
-/// Returns the end of a capture that kept nothing.
+/// Returns the result of a failed capture.
 fn failed(capture: &Capture, ran: &Ran, fault: Option<Fault>) -> End {
     let said = ran.output.lines().filter(|line| !line.contains("packets ")).collect::<Vec<_>>().join("; ");
     let Capture { interface, filter, .. } = capture;
@@ -295,7 +295,7 @@ fn make_room(directory: &Path, wanted: u64) -> io::Result<u64> {
     Ok(about.blocks_available().saturating_mul(about.fragment_size()))
 }
 
-/// Names of captures that make room for one more of this size, oldest first.
+/// Returns the captures to remove for a new one of this size, oldest first.
 fn too_old(mut kept: Vec<Kept>, wanted: u64) -> Vec<String> {
     kept.sort_by_key(|one| std::cmp::Reverse(one.written));
     let mut bytes = wanted;
@@ -310,7 +310,7 @@ fn too_old(mut kept: Vec<Kept>, wanted: u64) -> Vec<String> {
     names
 }
 
-/// Cuts a file of packets after its last whole packet, and reads it.
+/// Truncates a capture file after its last complete packet, and reads it.
 async fn content(path: PathBuf) -> io::Result<Content> {
     let read = tokio::task::spawn_blocking(move || {
         let file = File::options().read(true).write(true).open(path)?;

@@ -19,11 +19,11 @@ pub struct Standing {
     pub selected: Option<VersionRef>,
     /// Version of the node; none: there is no node yet.
     pub applied: Option<VersionRef>,
-    /// The selected version failed here, and is not tried again by itself.
+    /// True if the selected version failed on this host and is not retried automatically.
     pub refused: bool,
-    /// The node is just being made.
+    /// True while the node is being paved.
     pub paving: bool,
-    /// The cluster was made in the slot that is the node, and stays there.
+    /// True if kubeadm created the cluster in the slot of the node.
     pub made_cluster: bool,
     /// Reason for which the slot must not be left: it is a control plane whose
     /// etcd member must stay. None: it may be left.

@@ -101,7 +101,7 @@ impl Runner {
             return Ok(refused(&refusal));
         }
         if !seen.cordoned {
-            // Pods that were placed a moment before are in the next look.
+            // The next read has Pods that were scheduled before the cordon.
             return Ok(Progress::Cordon(seen));
         }
         let leaving: Vec<&Pod> = pods.iter().filter(|pod| pod.has_to_leave()).collect();

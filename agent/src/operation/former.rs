@@ -1,4 +1,5 @@
-//! The kubelet's configuration as it was before a change in place: kept in the slot until the change has held.
+//! Copy of the kubelet's configuration before a change in place, kept in the slot until the kubelet is
+//! healthy with the new one.
 //!
 //! ```text
 //!   config.yaml ──copy, fsync──► config.yaml.bedplate-former ─┬─ the kubelet is well ──► removed

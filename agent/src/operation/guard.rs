@@ -1,11 +1,13 @@
-//! Services that restartService leaves alone, because that would cut the agent off, end the host, or undo what the agent does.
+//! Services that restartService refuses, because a restart would disconnect the agent, stop the host, or undo
+//! work of the agent.
 //!
-//! Against accidents: who may make operations could also reboot the host. Pure: names in, a reason out. Called by `plan`.
+//! It prevents accidents only: a user who may create operations could also reboot the host. Pure: names in, a
+//! reason out. Called by `plan`.
 
 use super::parameters::Place;
 use crate::bus::UnitName;
 
-/// Name or `prefix*`, and why it is refused.
+/// Name or `prefix*`, and the reason of the refusal.
 type Refused = (&'static str, &'static str);
 
 const BUS: &str = "the agent reaches systemd by D-Bus, and all services on the bus would lose their \

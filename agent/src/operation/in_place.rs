@@ -82,7 +82,7 @@ impl Running<'_> {
                 InPlace::KubeletConfiguration(how) => self.reconfigure(how).await?,
                 // All files are written together with the first one.
                 InPlace::File(_) => self.write_files(std::mem::take(&mut contents), &restarts).await?,
-                // They are so already.
+                // The Node has these values already.
                 InPlace::Taints { .. } => {}
             }
         }
@@ -130,7 +130,7 @@ impl Running<'_> {
         )))
     }
 
-    /// Writes the host's file of this name for the wanted version, and has systemd apply it.
+    /// Writes the host's file of this name for the selected version, and applies it by a restart of the unit.
     async fn apply_host_file(&self, name: &str, unit: &str) -> Result<Option<String>, ApplyError> {
         let files = host_files(self.parts, self.slot, self.record, self.wanted).await;
         let mut files = files.map_err(|error| ApplyError::Broken(chain(&error)))?;
@@ -158,7 +158,7 @@ impl Running<'_> {
             self.write(vec![network::parameters(&self.wanted.template, &SYSCTLS)]).await?;
             restarted(self.units().as_ref(), &unit_name("systemd-sysctl.service")?).await?;
         }
-        // The service fails for what is none of this change too: a parameter of a module that is not there.
+        // The service may fail for another reason than this change, such as a parameter of a missing module.
         let Some(said) = failed else { return Ok(()) };
         let root = self.parts.root.clone();
         let mut set = edit.set.clone();
@@ -191,7 +191,7 @@ impl Running<'_> {
         Err(ApplyError::Broken(with_log(&reason, &said, &[], MAX_MESSAGE_CHARS)))
     }
 
-    /// The files as they are written, with what comes of Secrets.
+    /// Returns the files with the contents from Secrets.
     async fn contents(&self, files: &[&FileSpec]) -> Result<Vec<SlotFile>, ApplyError> {
         let mut secrets = Secrets::new();
         for from in files.iter().filter_map(|file| file.content_from.as_ref()) {
@@ -233,7 +233,7 @@ impl Running<'_> {
     }
 
     async fn write(&self, files: Vec<SlotFile>) -> Result<(), ApplyError> {
-        // As the node sees itself: what is bound over its root counts.
+        // Written in the view of the node, in which binds cover its root.
         let written = self.parts.in_slot(self.leader, move |_, inside| {
             files.iter().try_for_each(|file| inside.write(file)).map_err(KeepSlotError::from)
         });
@@ -339,7 +339,8 @@ impl Running<'_> {
     }
 }
 
-/// The units of a slot that are restarted for these files, each once; none of them may be one that is left alone.
+/// Returns the units of a slot to restart for these files, each once. Fails if one of them must not be
+/// restarted.
 fn restarts(files: &[&FileSpec]) -> Result<Vec<UnitName>, ApplyError> {
     let names = files.iter().filter_map(|file| file.in_place.as_ref()).flat_map(|how| &how.restart_units);
     let mut seen = BTreeSet::new();

@@ -40,7 +40,7 @@ impl Runner {
         self.keep(note).await
     }
 
-    /// Keeps a note, on disk and here.
+    /// Stores a note on disk and in memory.
     pub(super) async fn keep(&mut self, note: Note) -> Result<(), FileError> {
         self.parts.notes.put(&note).await?;
         self.notes.retain(|known| known.uid != note.uid);
@@ -48,7 +48,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Removes notes whose objects are gone for long.
+    /// Removes old notes whose objects do not exist.
     pub(super) async fn forget(&mut self, view: &View) {
         if !view.complete || self.notes.is_empty() {
             return;

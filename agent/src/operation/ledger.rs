@@ -10,7 +10,7 @@ use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
 use super::plan::Standing;
 pub use crate::plane::WriteOperationError;
 
-/// Operations of the Machine, and what it allows.
+/// Operations of the Machine, and its permission.
 #[derive(Debug, Clone)]
 pub struct View {
     /// Operations for this Machine, others' among them or not.

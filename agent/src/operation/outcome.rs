@@ -11,7 +11,7 @@ use crate::bus::BusError;
 pub(super) enum Outcome {
     /// The operation is finished.
     End(End),
-    /// The end of this boot was asked for, and accepted.
+    /// A reboot or shutdown was requested and accepted.
     Accepted,
     /// Ready for the act itself; or nothing was done, and a retry is possible immediately.
     Ready,
@@ -21,7 +21,7 @@ pub(super) enum Outcome {
     Interrupted,
 }
 
-/// The end of an operation that a bus would not do.
+/// Returns the result of an operation that the bus refused.
 pub(super) fn bus_end(error: &BusError) -> End {
     let reason = match error {
         BusError::Away { .. } | BusError::NoAccess { .. } | BusError::NotALeader { .. } => {

@@ -10,7 +10,7 @@ use jiff::SignedDuration;
 
 use crate::bus::UnitName;
 
-/// Characters of a text that are repeated to its author.
+/// Maximum number of characters of a parameter in a message.
 const LONGEST_SHOWN: usize = 64;
 /// Maximum duration of a capture, in seconds.
 pub const MOST_SECONDS: i64 = 300;
@@ -30,14 +30,14 @@ pub enum Kind {
     Shutdown,
     /// Restart a service of the host or of the slot.
     RestartService,
-    /// Keep packets of an interface in a file.
+    /// Capture packets of an interface in a file.
     PacketCapture,
     /// Bring the node to the selected version.
     ApplyConfiguration,
 }
 
 impl Kind {
-    /// Every one.
+    /// All operations.
     pub const ALL: [Self; 5] =
         [Self::Reboot, Self::Shutdown, Self::RestartService, Self::PacketCapture, Self::ApplyConfiguration];
 
@@ -52,12 +52,12 @@ impl Kind {
         }
     }
 
-    /// The one of this `operationName`; others are others'.
+    /// Returns the operation of this `operationName`. None: another program carries it out.
     pub fn of(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 
-    /// Names of the parameters that it takes.
+    /// Returns the names of its parameters.
     pub const fn parameters(self) -> &'static [&'static str] {
         match self {
             Self::Reboot | Self::Shutdown => {
@@ -281,7 +281,7 @@ impl Parameters<'_> {
             });
         }
         let filter = self.text("filter").unwrap_or_default().trim();
-        // A `$` is in no expression, and would be systemd's.
+        // No expression has a `$`, which systemd would expand.
         let plain = |sign: char| (sign == ' ' || sign.is_ascii_graphic()) && sign != '$';
         if filter.len() > MOST_FILTER || !filter.chars().all(plain) || filter.starts_with('-') {
             return Err(format!(

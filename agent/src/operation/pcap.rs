@@ -1,4 +1,4 @@
-//! Files of captured packets, as libpcap writes them (pcap-savefile(5)): where the last whole packet ends.
+//! Capture files of libpcap (pcap-savefile(5)): the end of the last complete packet.
 //!
 //! A capture that is cut at a size ends in the middle of a packet, of which some programs complain. Pure: bytes in, numbers out. Called
 //! by `capture`.
@@ -11,9 +11,9 @@ pub const RECORD_HEADER_BYTES: usize = 16;
 /// Byte order of the numbers in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Little end first.
+    /// Little endian.
     Little,
-    /// Big end first.
+    /// Big endian.
     Big,
 }
 

@@ -28,7 +28,7 @@ use super::journal::file::Note;
 use super::parameters::{Kind, Order, Task};
 use super::progress::{End, executor, is_cordoned, is_finished, taken_of};
 
-/// Time after which a host that still runs was not rebooted by the request of an agent that was killed then.
+/// Time after which a running host proves that a killed agent did not send its request for a reboot.
 const GOES_DOWN: SignedDuration = SignedDuration::from_secs(120);
 /// Time for uncordoning after the deadline, before another writer ends the operation.
 const UNCORDON_TIMEOUT: SignedDuration = SignedDuration::from_secs(20);
@@ -158,7 +158,7 @@ pub fn goes_beside(operation: &MachineOperation) -> bool {
     }
 }
 
-/// The operation that goes before one that only waits until the node is made: it may be what helps it.
+/// Returns the operation that precedes one that waits for the node. It may be the repair that the node needs.
 pub fn overtaking<'a>(
     operations: &'a [Arc<MachineOperation>],
     machine: &str,
@@ -354,7 +354,7 @@ fn failed(reason: AgentOutcome, message: impl Into<String>) -> Next {
     Next::Finish(Finish::plain(End::failed(reason, message)))
 }
 
-/// A sum that stays where time ends.
+/// Saturating sum of a time and a duration.
 pub(super) fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
     time.saturating_add(by).unwrap_or(Timestamp::MAX)
 }
@@ -436,7 +436,7 @@ mod tests {
             Some(serde_json::from_value(json!({"matchLabels": {"x": "y"}})).unwrap());
         assert_eq!(decide(&parent, None, 1), Next::Ignore);
         let mut taken_by_other = in_progress(operation("reboot", json!({})), "b0");
-        taken_by_other.status.as_mut().unwrap().executor = Some("somebody".to_owned());
+        taken_by_other.status.as_mut().unwrap().executor = Some("another agent".to_owned());
         assert_eq!(decide(&taken_by_other, None, 1), Next::Ignore);
     }
 

@@ -45,7 +45,7 @@ impl End {
 pub struct Taken {
     /// Time of the start.
     pub start: Timestamp,
-    /// The kernel's boot id then; none: it does not say.
+    /// Boot ID at the start. None: the status has none.
     pub boot_id: Option<String>,
 }
 
@@ -69,7 +69,7 @@ pub fn is_finished(status: Option<&MachineOperationStatus>) -> bool {
     }
 }
 
-/// Taken by `executor` in this boot.
+/// Builds the status of an operation that `executor` has accepted in this boot.
 pub fn taken(
     before: Option<&MachineOperationStatus>,
     executor: &str,
@@ -93,7 +93,7 @@ pub fn under_way(before: Option<&MachineOperationStatus>, message: &str) -> Mach
     status
 }
 
-/// The Node is about to be cordoned for it.
+/// Builds the status before the Node is cordoned for the operation.
 pub fn cordoned(operation: &MachineOperation, now: Timestamp) -> MachineOperationStatus {
     let mut status = under_way(operation.status.as_ref(), "cordoning the Node");
     status.conditions.retain(|condition| condition.type_ != CORDONED);
@@ -147,7 +147,7 @@ pub fn waits(
     status
 }
 
-/// Ended.
+/// Builds the status of a finished operation.
 pub fn ended(
     operation: &MachineOperation,
     end: &End,

@@ -1,6 +1,6 @@
 //! Reboot and shutdown by logind. Part of `run`.
 //!
-//! An inhibitor is looked for first, so that no Pod has to leave for nothing.
+//! Inhibitors are checked first, so that no Pod is evicted without a reboot.
 
 use bedplate_rules::drain::Drain;
 use jiff::Timestamp;

@@ -1,4 +1,4 @@
-//! Restarts a service of the host or of the slot, and looks whether it stays up. Part of `run`.
+//! Restarts a service of the host or of the slot, and checks that it stays up. Part of `run`.
 
 use bedplate_api::reason::operation::AgentOutcome;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::node::log_excerpt::with_log;
 const CHECK_DELAY: Duration = Duration::from_secs(2);
 /// Maximum lines read from the journal for a message.
 const MAX_JOURNAL_LINES: u32 = 15;
-/// Characters of them in it.
+/// Maximum number of characters of the journal in a message.
 const MAX_LOG_CHARS: usize = 2000;
 
 impl Runner {
@@ -87,7 +87,7 @@ impl Runner {
         }
     }
 
-    /// An agent before this one has asked for it, or was about to.
+    /// Inspects a restart that an earlier agent requested, or was about to request.
     pub(super) async fn inspect_restart(
         &mut self,
         unit: &UnitName,

@@ -37,7 +37,7 @@ pub(super) const RETRY_DELAY: Duration = Duration::from_secs(2);
 /// Poll interval of a pending state.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Tells the time.
+/// Clock.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// Interfaces that operations use.
@@ -61,7 +61,7 @@ pub struct Parts {
     pub power: Arc<dyn Power>,
     /// Our Node and its Pods.
     pub node: Arc<dyn NodeApi>,
-    /// The selected version, and what runs.
+    /// The selected and the running version.
     pub configuration: Arc<dyn Configuration>,
     /// Directory of captures: `/var/lib/bedplate/captures`.
     pub captures: PathBuf,
@@ -102,19 +102,19 @@ impl Running {
     }
 }
 
-/// Carries operations out.
+/// Runner of operations.
 pub(super) struct Runner {
     pub(super) parts: Parts,
     pub(super) views: watch::Receiver<View>,
     pub(super) shutdown: CancellationToken,
     pub(super) notes: Vec<Note>,
-    /// UIDs of what was ended here, as long as it is seen as it was before.
+    /// UIDs of operations that this process has finished, while their former state is observed.
     pub(super) ended: BTreeSet<String>,
     pub(super) running: Option<Running>,
     /// Set on a loop that takes only operations allowed during a drain; it
     /// takes no more once this is canceled.
     pub(super) beside: Option<CancellationToken>,
-    /// True if the Node may be cordoned for an operation that is not carried out any more: see `sweep`.
+    /// True if the Node may be cordoned for an operation that is no longer carried out: see `sweep`.
     pub(super) sweep: bool,
     /// Number of failed writes in a row.
     pub(super) unwritten: u32,
@@ -152,7 +152,7 @@ pub(super) async fn pause(length: Option<Duration>) {
 }
 
 impl Runner {
-    /// Reads the notes; until that works nothing is done.
+    /// Reads the notes. No operation starts before that succeeds.
     async fn begin(
         parts: Parts,
         views: watch::Receiver<View>,
@@ -348,7 +348,8 @@ impl Runner {
         self.settle(deadline, outcome).await
     }
 
-    /// The act itself. A stop does not wait for what takes long: the next agent looks what came of it.
+    /// Carries out the act. A stop of the agent does not wait for a long act, and the next agent inspects its
+    /// result.
     async fn act(&mut self, order: &Order, deadline: Timestamp) -> Outcome {
         let (shutdown, beat) = (self.shutdown.clone(), self.beat.clone());
         match &order.task {
@@ -372,12 +373,12 @@ impl Runner {
         match &order.task {
             Work::RestartService { unit, place } => self.inspect_restart(unit, *place, begun, deadline).await,
             Work::PacketCapture(_) => self.inspect_capture(deadline).await,
-            // The plan asks for no other.
+            // The plan selects no other task.
             Work::Reboot(_) | Work::Shutdown(_) | Work::ApplyConfiguration { .. } => Outcome::Interrupted,
         }
     }
 
-    /// Goes on after an effect.
+    /// Continues after an effect.
     async fn settle(&mut self, deadline: Timestamp, outcome: Outcome) -> Option<Duration> {
         match outcome {
             Outcome::End(end) => {

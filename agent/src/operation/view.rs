@@ -1,4 +1,5 @@
-//! Operations next to the node's loop: the cluster's objects in, and the node's slots for applyConfiguration.
+//! Connects operations with the node's loop: objects of the cluster, and the node's slots for
+//! applyConfiguration.
 //!
 //! Called by `service`, once the node's loop has its parts.
 
@@ -31,14 +32,14 @@ use crate::plane::{Decider, Seen, Watched};
 use crate::slot::fill_record::Filled;
 use crate::slot::paths::machine;
 
-/// Derives what counts for operations from the decider's word.
+/// Derives the view of operations from the state of the decider.
 pub struct ViewFeed {
     seen: watch::Receiver<Seen>,
     views: watch::Sender<View>,
 }
 
 impl ViewFeed {
-    /// A feed from `seen`, and its views.
+    /// Creates a feed from `seen`, and its views.
     pub fn new(seen: watch::Receiver<Seen>) -> (Self, watch::Receiver<View>) {
         let (views, receiver) = watch::channel(view(&seen.borrow()));
         (Self { seen, views }, receiver)
@@ -49,7 +50,7 @@ impl Reconcile for ViewFeed {
     type Event = ();
 
     async fn changed(&mut self) -> Option<()> {
-        // The decider has ended, and the process ends.
+        // The decider has stopped, and so does the process.
         if self.seen.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -62,7 +63,7 @@ impl Reconcile for ViewFeed {
     }
 }
 
-/// Carries out the Machine's operations until `shutdown`; `wake` has the node's loop look again.
+/// Carries out the Machine's operations until `shutdown`. `wake` makes the node's loop observe again.
 pub async fn serve(
     node: effects::Parts,
     wake: Arc<Notify>,
@@ -106,7 +107,7 @@ fn view(seen: &Seen) -> View {
     View { operations: seen.operations.clone(), complete, ended: seen.ended.clone(), standing }
 }
 
-/// The decider as the place where operations are written.
+/// The decider as the destination of operation statuses.
 struct DeciderLedger(Arc<dyn Decider>);
 
 #[async_trait]
@@ -126,7 +127,7 @@ pub(crate) struct NodeConfiguration {
     wake: Arc<Notify>,
 }
 
-/// The slot that is the node, with what it was filled with.
+/// The slot that is the node, with its content record.
 struct Applied {
     slot: SlotName,
     record: Record,
@@ -139,7 +140,7 @@ struct Applied {
 }
 
 impl NodeConfiguration {
-    /// Over these parts; `wake` has the node's loop look again.
+    /// Creates it over these parts. `wake` makes the node's loop observe again.
     pub(crate) fn new(node: effects::Parts, wake: Arc<Notify>) -> Self {
         Self { node, wake }
     }
@@ -163,7 +164,8 @@ impl NodeConfiguration {
         read.await.map_err(|error| chain(&error))
     }
 
-    /// The slot that is the node; and whether one is on trial, and which versions failed here.
+    /// Returns the slot that is the node, true if a slot is on trial, and the versions that failed on this
+    /// host.
     async fn slots(&self) -> Result<(Option<Applied>, bool, Vec<VersionRef>), String> {
         let read = self.node.on_disk(|slots| {
             let (mut applied, mut trial) = (None::<Applied>, false);
@@ -248,7 +250,7 @@ impl Configuration for NodeConfiguration {
         else {
             return Err(ApplyError::Failed("no slot is the node now".to_owned()));
         };
-        // Decided by what was selected then: it may be another version by now, with other changes.
+        // The decision used an earlier selection. Another version with other changes may be selected now.
         let wanted = diff(&running.template, &version.spec.template);
         if wanted.in_place != changes || !wanted.needs_repave.is_empty() {
             return Err(failed("another version is selected now".to_owned()));

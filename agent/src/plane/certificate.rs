@@ -11,9 +11,10 @@ use super::error::{self, AskServerError, find};
 
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 const RESOURCE: (&str, &str) = ("certificates.k8s.io", "certificatesigningrequests");
-/// API servers before 1.27 take a kubelet's request with exactly these usages; later ones take them too.
+/// API servers before 1.27 accept a kubelet's request only with these usages. Later ones accept them too.
 const USAGES: [&str; 3] = ["digital signature", "key encipherment", "client auth"];
-/// Requested lifetime of the certificate in seconds. Its kubelet asks for one of its own within minutes; a health gate may take hours.
+/// Requested lifetime of the certificate in seconds. The kubelet requests its own certificate within minutes;
+/// a health gate may take hours.
 const LIFETIME_SECONDS: i32 = 24 * 3600;
 
 /// Answer to a certificate request.
@@ -30,7 +31,7 @@ pub enum CertificateAnswer {
     Refused(String),
 }
 
-/// Reads the request of this name; makes it if there is none.
+/// Reads the request of this name, and creates it if it does not exist.
 pub(super) async fn ask(
     client: &Client,
     name: &str,
@@ -43,7 +44,7 @@ pub(super) async fn ask(
     }
     match error::ask(what, requests.create(&PostParams::default(), &object(name, csr_pem))).await {
         Ok(made) => Ok(answer(&made)),
-        // It was made meanwhile: an agent before this one was killed while it asked.
+        // An earlier agent was killed after it had created the request.
         Err(error) if error.status() == Some(409) => Ok(CertificateAnswer::Pending { is_approved: false }),
         Err(error) => Err(error),
     }

@@ -1,7 +1,8 @@
 //! The connection to the API server: kube's client over the agent's own HTTPS.
 //!
-//! One way to speak TLS and to look up names serves pxed and the API server: kube's own needs a resolver that a static binary
-//! has not. A peer that vanished without a word is found by TCP itself, so that no request is needed to find out. Called by `plane`.
+//! One TLS client and resolver serves pxed and the API server: kube's own needs a resolver that a static
+//! binary does not have. TCP keepalive detects a vanished peer, so no request is needed for that. Called by
+//! `plane`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +38,7 @@ pub enum PrepareClientError {
     Certificate(String),
 }
 
-/// The right to ask an API server as one Machine's agent.
+/// Access to an API server as the agent of one Machine.
 #[derive(Clone)]
 pub struct Access {
     https: reqwest::Client,

@@ -33,7 +33,7 @@ use super::{Compared, Decider, Home, Seen};
 /// A cluster, as one Machine's agent sees it. Its tasks end when it is dropped.
 #[derive(Debug)]
 pub struct Cluster {
-    /// Dropped first: no task ends because something else of this is gone.
+    /// Dropped first, so that no task ends because another field is dropped.
     tasks: TaskSet,
     access: watch::Sender<Access>,
     seen: watch::Receiver<Seen>,
@@ -42,7 +42,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Begins to watch.
+    /// Starts to watch.
     pub fn start(access: Access, liveness: &Liveness) -> Self {
         let (access, current) = watch::channel(access);
         let (told, seen) = watch::channel(Seen::default());
@@ -55,13 +55,13 @@ impl Cluster {
         Self { tasks, access, seen, writer, expects }
     }
 
-    /// Goes on with another certificate, of the same Machine.
+    /// Continues with another certificate of the same Machine.
     pub fn renew(&self, access: Access) {
         self.access.send_replace(access);
     }
 
-    /// Another certificate of this Machine's is being asked for: until it is here, or `expects` is false again, a Machine that was ours and
-    /// shows another one still is.
+    /// Announces a request for another certificate of this Machine. Until it arrives, or `expects` is false,
+    /// a Machine with another certificate still counts as ours if it was ours.
     pub fn expect(&self, another: bool) {
         self.expects.store(another, Ordering::Relaxed);
     }

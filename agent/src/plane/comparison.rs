@@ -29,7 +29,7 @@ pub(super) async fn compare(client: &Client, name: &str, uid: &str) -> Compared 
     if is_other { Compared::Other(why) } else { Compared::Unknown(why) }
 }
 
-/// Returns true if the certificate of the API server is not one that the join would accept. A wrong clock is another matter.
+/// Returns true if a join would reject the certificate of the API server. A wrong clock is not a reason.
 fn is_not_trusted(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {

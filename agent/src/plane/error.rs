@@ -14,7 +14,7 @@ use crate::fault::explained;
 
 /// Timeout of one request, including its connection.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// The most that is kept of a refusal's text, in characters.
+/// Maximum length of a refusal's text, in characters.
 const MAX_TEXT: usize = 500;
 
 /// Reason for which the API server was not asked, or its refusal.
@@ -47,7 +47,7 @@ pub enum AskServerError {
         /// Human-readable message.
         message: String,
     },
-    /// The answer is not what was asked for.
+    /// The answer is unexpected.
     #[error("unexpected answer for {what}: {problem}")]
     Answer {
         /// Object of the request.
@@ -55,7 +55,7 @@ pub enum AskServerError {
         /// Problem of the answer.
         problem: String,
     },
-    /// This host belongs to no cluster.
+    /// This host does not belong to a cluster.
     #[error("claims need a cluster")]
     NoClaims,
     /// The Machine was not read yet, so a write would revert fields of an earlier agent.
@@ -112,7 +112,7 @@ pub(super) fn why(error: watcher::Error) -> String {
     }
 }
 
-/// Waits for an answer about `what`, not for ever.
+/// Waits for an answer about `what`, with a timeout.
 pub(super) async fn ask<T>(
     what: String,
     answer: impl Future<Output = Result<T, kube::Error>>,

@@ -26,7 +26,7 @@ impl Seen {
         self.machine.as_ref().map(|seen| machine(seen, self.ours))
     }
 
-    /// The Node.
+    /// Returns the Node.
     pub fn node_seen(&self) -> NodeSeen {
         match &self.node {
             NodeState::Unknown => NodeSeen::Unknown,
@@ -35,7 +35,7 @@ impl Seen {
         }
     }
 
-    /// The selected version.
+    /// Returns the selected version.
     pub fn version_facts(&self) -> Option<VersionFacts> {
         self.version.as_ref().map(|seen| version(seen))
     }
@@ -95,7 +95,7 @@ fn version(version: &MachineConfigurationVersion) -> VersionFacts {
 /// and with sorted keys (byte order).
 pub fn template_hash(template: &Template) -> String {
     let mut text = String::new();
-    // A template is made of texts, numbers, lists and maps with text keys: nothing that JSON cannot say.
+    // A template has only texts, numbers, lists and maps with text keys, which JSON can represent.
     canonical(&serde_json::to_value(template).unwrap_or_default(), &mut text);
     Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -190,7 +190,10 @@ mod tests {
         assert!(!seen(&json!({ "name": "n" }), &json!({ "provider": "manual" }), &other).ours);
         let object = json!({ "metadata": { "name": "n" }, "spec": { "provider": "manual" },
             "status": { "enrollment": {} } });
-        assert!(!is_ours(&serde_json::from_value(object).unwrap(), None), "no certificate is nobody's");
+        assert!(
+            !is_ours(&serde_json::from_value(object).unwrap(), None),
+            "a missing fingerprint matches no host"
+        );
     }
 
     #[test]

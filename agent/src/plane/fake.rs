@@ -1,4 +1,4 @@
-//! An API server for unit tests: answers in the order in which they are given, whatever is asked.
+//! API server for unit tests. It gives its answers in order, whatever the request.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 /// Status and body of each answer.
 pub(super) type Answers = Vec<(u16, Value)>;
 
-/// A client of it; what comes after the last answer is a lost connection.
+/// Returns a client of the server. After the last answer, the connection is lost.
 pub(super) fn fake(answers: Answers) -> Client {
     let answers = Arc::new(Mutex::new(answers.into_iter()));
     let service = tower::service_fn(move |_: http::Request<Body>| {

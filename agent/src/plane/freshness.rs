@@ -37,7 +37,7 @@ pub(super) struct Contact {
     node: Line,
 }
 
-/// Which of them.
+/// The watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Counted {
     Machine,
@@ -61,7 +61,8 @@ impl Contact {
         *self.line(which) = Line::Up;
     }
 
-    /// The API server has taken the watch: what came before it is known only if there was a list.
+    /// Records that the API server has accepted the watch. Earlier changes are known only if there was a
+    /// list.
     pub(super) fn taken(&mut self, which: Counted) {
         let line = self.line(which);
         if *line != Line::Never {
@@ -69,7 +70,7 @@ impl Contact {
         }
     }
 
-    /// The watch has failed.
+    /// Records that the watch has failed.
     pub(super) fn broken(&mut self, which: Counted, now: Instant) {
         let line = self.line(which);
         if *line == Line::Up {

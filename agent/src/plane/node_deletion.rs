@@ -28,7 +28,7 @@ pub(super) async fn is_node_gone(client: &Client, name: &str) -> Result<bool, As
     Ok(found.is_none())
 }
 
-/// Asks.
+/// Sends both reads.
 pub(super) async fn ask(client: &Client, name: &str) -> Result<Asked, AskServerError> {
     if !is_node_gone(client, name).await? {
         return Ok(Asked::There);

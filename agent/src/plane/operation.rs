@@ -1,4 +1,4 @@
-//! Writes how an operation goes, only over the version of it that was read.
+//! Writes the status of an operation, only over the resource version that was read.
 //!
 //! Called by `cluster`.
 
@@ -53,7 +53,7 @@ pub(super) async fn write(
     match error.status() {
         Some(409) => Err(read_again(&operations, operation).await),
         Some(400 | 413 | 415 | 422) => Err(WriteOperationError::Refused(chain(&error))),
-        // 401 and 403 too: certificates are renewed, roles are put right.
+        // 401 and 403 too: certificates are renewed, and roles are corrected.
         _ => Err(WriteOperationError::Later(chain(&error))),
     }
 }

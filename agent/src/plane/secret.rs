@@ -1,7 +1,7 @@
 //! Reads a Secret that a version names, one at a time by its name.
 //!
-//! What is read is overwritten in memory when it is dropped; nothing is kept or logged. (The answer's text inside the HTTP client is
-//! freed without that.) Called by `cluster`.
+//! Values are overwritten in memory when they are dropped, and are neither stored nor logged. The HTTP client
+//! frees its copy of the answer without that. Called by `cluster`.
 
 use std::collections::BTreeMap;
 use std::fmt;

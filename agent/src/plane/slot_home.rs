@@ -30,7 +30,7 @@ const ASK_PATIENCE: Duration = Duration::from_secs(300);
 
 /// The cluster of the slot, as the home of one Node. Its task ends when it is dropped.
 pub struct SlotHome {
-    /// Dropped first: the task does not end because something else of this is gone.
+    /// Dropped first, so that the task does not end because another field is dropped.
     tasks: TaskSet,
     /// Name of the Node.
     name: MachineName,
@@ -50,7 +50,7 @@ impl SlotHome {
         Self { tasks, name, kubelet, node, look }
     }
 
-    /// Returns what is known of the Node, and its changes.
+    /// Returns the observed state of the Node, and its changes.
     pub fn node(&self) -> watch::Receiver<OwnNode> {
         self.node.clone()
     }

@@ -46,12 +46,12 @@ use crate::model::Api;
 
 /// Maximum time of one question: several endpoints are asked, each for 30 s.
 const ASK_PATIENCE: Duration = Duration::from_secs(300);
-/// An answer that nothing is new takes longer.
+/// Minimum time of an answer without news.
 const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// pxed, as one Machine's agent sees it. Its tasks end when it is dropped.
 pub struct Standalone {
-    /// Dropped first: no task ends because something else of this is gone.
+    /// Dropped first, so that no task ends because another field is dropped.
     tasks: TaskSet,
     machine: MachineName,
     client: watch::Sender<PxedClient>,
@@ -88,7 +88,7 @@ impl Standalone {
         Self { tasks, machine, client, seen, node }
     }
 
-    /// Goes on with another certificate, of the same Machine.
+    /// Continues with another certificate of the same Machine.
     pub fn renew(&self, client: PxedClient) {
         self.client.send_replace(client);
     }
@@ -190,7 +190,7 @@ impl Decider for Standalone {
     }
 }
 
-/// The values of a Secret; or the key of one that is none.
+/// Returns the values of a Secret, or the key of an invalid one.
 fn decoded(found: SecretResponse) -> Result<SecretData, String> {
     let data = found.data.into_iter().map(|(key, value)| {
         let value = Zeroizing::new(value.0);
@@ -239,7 +239,7 @@ impl View {
         Self { contact: Contact::new(now), own: OwnNode::default(), seen: Seen::default() }
     }
 
-    /// pxed has answered.
+    /// Records an answer of pxed.
     fn take(&mut self, answer: WatchResponse) {
         self.contact.listed(Counted::Machine);
         self.seen.trouble.remove(&Watched::Machine);
@@ -251,7 +251,7 @@ impl View {
         }
     }
 
-    /// pxed was not reached, or refused.
+    /// Records that pxed did not answer, or refused.
     fn fail(&mut self, error: &AskError, now: Instant) {
         let why = chain(error);
         if is_not_ours(error) {
@@ -314,7 +314,7 @@ impl View {
 /// An answer of pxed to a watch.
 type Answer = Result<WatchResponse, AskError>;
 
-/// Asks pxed what is new, as long as `client` has a sender; again with every new client.
+/// Polls pxed for changes, as long as `client` has a sender, and again with each new client.
 struct Poller {
     client: watch::Receiver<PxedClient>,
     /// Revision of the Machine that pxed reported last.
@@ -374,7 +374,7 @@ impl Reconcile for Poller {
     }
 }
 
-/// Tells what is known, as it comes and as it grows old.
+/// Publishes the state when it changes, and when it becomes outdated.
 struct Publisher {
     view: View,
     answers: mpsc::Receiver<Answer>,

@@ -22,13 +22,13 @@ use super::freshness::{Contact, Counted};
 use super::node_deletion::Asked;
 use super::{ClaimObject, NodeState, Seen, Watched, facts};
 
-/// All that is known.
+/// State of all watches.
 #[derive(Debug)]
 pub(super) struct View {
     own: MachineName,
     /// SHA-256 of the certificate that this host shows.
     fingerprint: Option<Digest>,
-    /// Another certificate is being asked for, and may count before it is here.
+    /// True while another certificate is requested, which may count before it arrives.
     expects: Arc<AtomicBool>,
     /// UID of the Machine that was ours last.
     owned: Option<String>,
@@ -184,7 +184,7 @@ impl View {
     }
 
     pub(super) fn take_node(&mut self, event: Event<Node>) {
-        // A list may have missed a Node that came and went: what was known before it is not known any more.
+        // A list may have missed a Node that was created and deleted, so earlier knowledge is invalid.
         self.absent &= !matches!(event, Event::Init | Event::Apply(_));
         if self.node.take(event.modify(trim), self.own.as_str()) {
             self.heard(Watched::Node);
@@ -204,7 +204,7 @@ impl View {
         }
     }
 
-    /// The MachineClaim is watched from now on, or not any more.
+    /// Starts or ends the watch of the MachineClaim.
     pub(super) fn watch_claim(&mut self, watches: bool) {
         if self.watches_claim != watches {
             self.watches_claim = watches;
@@ -243,7 +243,7 @@ impl View {
         self.heard(Watched::Version);
     }
 
-    /// The API server has taken a watch.
+    /// Records that the API server has accepted a watch.
     pub(super) fn taken(&mut self, watched: Watched) {
         if let Some(counted) = counted(watched) {
             self.contact.taken(counted);
@@ -255,7 +255,7 @@ impl View {
         self.trouble.remove(&watched);
     }
 
-    /// A watch has failed; true: that is news.
+    /// Records that a watch has failed. Returns true if that is new.
     pub(super) fn failed(&mut self, watched: Watched, why: String, now: Instant) -> bool {
         if let Some(counted) = counted(watched) {
             self.contact.broken(counted, now);

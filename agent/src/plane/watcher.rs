@@ -66,7 +66,7 @@ pub(super) enum Word {
     Taken(Watched),
 }
 
-/// The question whether the Node is gone.
+/// Pending check of the Node's deletion.
 #[derive(Default)]
 struct Question {
     asking: Option<BoxFuture<'static, Result<Asked, AskServerError>>>,
@@ -88,7 +88,7 @@ impl Drop for Told {
 pub(super) struct Watcher {
     access: watch::Receiver<Access>,
     current: Access,
-    /// Another certificate may count already.
+    /// True if another certificate may count already.
     expects: Arc<AtomicBool>,
     view: View,
     streams: Streams,
@@ -101,9 +101,9 @@ pub(super) struct Watcher {
 pub(super) enum Woken {
     /// The certificate was renewed.
     Renewed,
-    /// A watch has something new.
+    /// A watch has an event.
     Word(Word),
-    /// The answer to the question whether the Node is gone.
+    /// Result of the check of the Node's deletion.
     Asked(Result<Asked, AskServerError>),
 }
 
@@ -121,7 +121,7 @@ impl Watcher {
         watcher
     }
 
-    /// Watches by the certificate that is there now.
+    /// Watches with the current certificate.
     fn reopen(&mut self) {
         self.current = self.access.borrow_and_update().clone();
         self.streams = Streams::open(&self.current);

@@ -35,7 +35,7 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(300);
 /// Maximum time of a write: the first one waits for the first word of the API server, and for a report that is being written.
 pub(super) const WRITE_PATIENCE: Duration = Duration::from_secs(180);
 
-/// The one who writes; clones are the same.
+/// Writer of the status. Clones share their state.
 #[derive(Debug, Clone)]
 pub(super) struct Writer {
     access: watch::Receiver<Access>,
@@ -71,7 +71,7 @@ impl Writer {
         Self { access, seen, node: Arc::new(watch::Sender::new(None)), kept: Arc::default() }
     }
 
-    /// Says what the host is, and all the rest with it, if that is due.
+    /// Writes the host's facts and all other fields, if a write is due.
     pub(super) async fn report(&self, report: &Report) -> Result<(), AskServerError> {
         let mut kept = self.kept.lock().await;
         kept.host = Some(report.clone());
@@ -98,7 +98,7 @@ impl Writer {
     /// it is too early; none if all is written.
     async fn write_if_due(&self) -> Result<Option<Instant>, AskServerError> {
         let mut kept = self.kept.lock().await;
-        // The first report of the host writes it all.
+        // The first report of the host writes all fields.
         if kept.host.is_none() {
             return Ok(None);
         }
@@ -242,9 +242,6 @@ mod tests {
         assert!(!due("1", 30, OWN) && !due("1", 299, OWN));
         assert!(due("1", 300, OWN));
         assert!(due("2", 30, OWN), "another agent");
-        assert!(
-            due("1", 30, Digest::from_sha256([2; 32])),
-            "whether another certificate counts is found out at once"
-        );
+        assert!(due("1", 30, Digest::from_sha256([2; 32])), "another certificate is tried immediately");
     }
 }

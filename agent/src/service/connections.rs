@@ -22,7 +22,7 @@ use crate::https::request::AskError;
 use crate::model::Api;
 use crate::plane::{Access, Cluster, Decider as _, PrepareClientError, Seen, SlotHome, Standalone};
 
-/// The ways, as far as they were used.
+/// The connections that were used so far.
 pub(super) struct Ways {
     places: Places,
     liveness: Liveness,
@@ -32,20 +32,20 @@ pub(super) struct Ways {
     node: Option<TaskSet>,
     pxed: Option<PxedClient>,
     cluster: Option<Arc<Cluster>>,
-    /// pxed in a cluster's place.
+    /// pxed as the decider, when standalone.
     standalone: Option<Arc<Standalone>>,
     /// Home of the Node, if it is the cluster of the slot.
     slot_home: Option<Arc<SlotHome>>,
     /// State from the cluster, or from pxed when standalone, with unread changes.
     seen: Option<watch::Receiver<Seen>>,
-    /// The cluster's has a certificate that has been replaced.
+    /// True if the connection to the cluster has a replaced certificate.
     renewed: bool,
-    /// The facts that pxed took last.
+    /// The facts that pxed accepted last.
     pub(super) facts_taken: Option<Hardware>,
 }
 
 impl Ways {
-    /// None yet.
+    /// Creates it without connections.
     pub(super) fn new(places: Places, report_only: bool, liveness: Liveness) -> Self {
         let (node, pxed, cluster, standalone, slot_home, seen, facts_taken) = Default::default();
         Self {
@@ -96,7 +96,7 @@ impl Ways {
         self.renewed = true;
     }
 
-    /// The way to pxed.
+    /// Returns the connection to pxed.
     pub(super) fn pxed(
         &mut self,
         enrollment: &Enrollment,
@@ -135,7 +135,7 @@ impl Ways {
         self.slot_home = Some(home);
     }
 
-    /// The way to the cluster.
+    /// Returns the connection to the cluster.
     pub(super) async fn cluster(
         &mut self,
         enrollment: &Enrollment,
@@ -179,7 +179,8 @@ impl Ways {
         Some((uid, seen.ours))
     }
 
-    /// Another certificate is asked for, which the cluster may know before we have it; or no more.
+    /// Announces that another certificate is requested, which the cluster may have before this host, or that
+    /// it is not.
     pub(super) fn expect(&self, another: bool) {
         if let Some(cluster) = &self.cluster {
             cluster.expect(another);
@@ -192,7 +193,7 @@ impl Ways {
         Some(if self.standalone.is_some() { format!("none (standalone), pxed {said}") } else { said })
     }
 
-    /// Ends when the cluster has something new to tell.
+    /// Waits for a change of the cluster's state.
     pub(super) async fn changed(&mut self) {
         let ended = match &mut self.seen {
             Some(seen) => seen.changed().await.is_err(),

@@ -1,4 +1,4 @@
-//! Mark of a slot that names the Node with the annotations of its version. The slot goes with its mark.
+//! Mark of a slot that names the Node with the annotations of its version. The mark is removed with the slot.
 //!
 //! Blocking calls only. Called by `node`.
 

@@ -223,7 +223,7 @@ impl Inside {
         })
     }
 
-    /// Makes a symbolic link; what has its name is replaced.
+    /// Makes a symbolic link. An existing entry of its name is replaced.
     ///
     /// # Errors
     /// The file system refuses.
@@ -236,7 +236,7 @@ impl Inside {
         rustix::fs::symlinkat(&link.target, &parent, name).map_err(failed("make", &link.path))
     }
 
-    /// Removes a file or a link; what is not there is as good.
+    /// Removes a file or a link. A missing one is not an error.
     ///
     /// # Errors
     /// The file system refuses.
@@ -251,12 +251,12 @@ impl Inside {
     /// A regular file's content, none if there is no such file.
     ///
     /// # Errors
-    /// It cannot be read, or has more than 8 MiB: a part of it is of no use to anybody, least of all to who adds to it.
+    /// It cannot be read, or has more than 8 MiB.
     pub fn read(&self, path: &str) -> Result<Option<Vec<u8>>, WriteInsideError> {
         self.open_file(path)?.map(|file| content(file, path)).transpose()
     }
 
-    /// The last name of what a symbolic link leads to; none if there is no such link.
+    /// Returns the last component of a link's target. None: there is no such link.
     pub fn link_name(&self, path: &str) -> Option<String> {
         let link = self.at(path, OFlags::PATH | OFlags::NOFOLLOW, 0).ok()?;
         let target = rustix::fs::readlinkat(&link, "", Vec::new()).ok()?.into_string().ok()?;
@@ -331,7 +331,7 @@ fn open_to_all(outer: &OwnedFd, part: &str) -> rustix::io::Result<()> {
     rustix::fs::fchmod(&made, DIRECTORY_MODE)
 }
 
-/// All of a file's content.
+/// Complete content of a file.
 fn content(file: File, path: &str) -> Result<Vec<u8>, WriteInsideError> {
     let mut content = Vec::new();
     let io = |source: io::Error| WriteInsideError::Act { act: "read", path: path.to_owned(), source };

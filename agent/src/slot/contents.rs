@@ -26,7 +26,7 @@ pub struct SlotFile {
     pub owner: String,
     /// Permissions.
     pub mode: u32,
-    /// Added to what is there.
+    /// True if the content is appended to an existing file.
     pub append: bool,
     /// Content of the file. May be a secret.
     pub content: Zeroizing<Vec<u8>>,
@@ -41,7 +41,7 @@ pub struct SlotLink {
     pub target: String,
 }
 
-/// Everything that is put into a slot's root.
+/// Contents of a slot's root.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Contents {
     /// Files, in the order in which they are written.
@@ -59,13 +59,13 @@ pub enum MakeContentsError {
     /// A file of the template is not valid.
     #[error(transparent)]
     File(#[from] Refusal),
-    /// A key that the Secret has not.
+    /// The Secret does not have the key.
     #[error(
         "files[{index}] ({path}): Secret {secret} has no key {key}; add it, or correct the \
          MachineConfiguration"
     )]
     Key {
-        /// Which one.
+        /// Index in `files`.
         index: usize,
         /// Path of the file.
         path: String,
@@ -81,10 +81,10 @@ pub fn secrets(template: &Template) -> Vec<&SecretKeyRef> {
     template.files.iter().filter_map(|file| file.content_from.as_ref()).map(|from| &from.secret).collect()
 }
 
-/// Makes what is put into the root, of a template that was checked ([`template::check`]).
+/// Makes the contents of a root by a template that was checked ([`template::check`]).
 ///
 /// # Errors
-/// A file's content cannot be had.
+/// The content of a file is not available.
 pub fn make(
     machine: &MachineName,
     machine_uid: &str,
@@ -142,7 +142,7 @@ pub fn file(index: usize, spec: &FileSpec, secrets: &Secrets) -> Result<SlotFile
     })
 }
 
-/// A file of root's.
+/// Returns a file that belongs to root.
 pub fn text(path: &str, mode: u32, content: &str) -> SlotFile {
     let content = Zeroizing::new(content.as_bytes().to_vec());
     SlotFile { path: path.to_owned(), owner: "root:root".to_owned(), mode, append: false, content }

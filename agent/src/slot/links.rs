@@ -19,7 +19,7 @@ use bedplate_process::file::{read_json, remove_optional, write_json};
 
 use super::store::{KeepSlotError, Slots, make_directory};
 
-/// Made by the kernel itself with a module, and not to be removed.
+/// Links that the kernel makes with a module, and that must not be removed.
 const KERNELS: [&str; 9] =
     ["ip6_vti0", "ip6gre0", "ip6tnl0", "ip_vti0", "erspan0", "gre0", "gretap0", "sit0", "tunl0"];
 /// Kinds (`DEVTYPE`) of links that users create.
@@ -33,7 +33,7 @@ impl Slots {
         self.places().run.join("bedplate/links.json")
     }
 
-    /// Notes the links of the host at `root`.
+    /// Records the links of the host at `root`.
     ///
     /// # Errors
     /// The note cannot be written.
@@ -43,7 +43,7 @@ impl Slots {
         Ok(write_json(&noted, &links(root), 0o600)?)
     }
 
-    /// Links that network plug-ins have made since; none if nothing was noted.
+    /// Returns links that network plug-ins have made since. None: there is no record.
     ///
     /// # Errors
     /// The note cannot be read.
@@ -53,7 +53,7 @@ impl Slots {
         Ok(new.filter(|(name, number)| is_plug_ins(root, name, number)).map(|(name, _)| name).collect())
     }
 
-    /// Removes the note.
+    /// Removes the record.
     ///
     /// # Errors
     /// It cannot be removed.

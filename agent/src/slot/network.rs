@@ -24,7 +24,7 @@ use super::render::{File, RenderSlotError};
 
 /// Socket in the slot for health checks of a kubelet with a network of its own.
 pub const HEALTH_SOCKET: &str = "/run/bedplate/kubelet-health.sock";
-/// The unit behind it.
+/// The unit behind the socket.
 pub const HEALTH_UNIT: &str = "bedplate-health.service";
 /// networkd of the host, which a slot behind the host needs.
 pub const HOST_NETWORKD: &str = "systemd-networkd.service";
@@ -49,7 +49,7 @@ pub struct Uplink {
     pub interface: String,
     /// The host's address there.
     pub address: Ipv4Addr,
-    /// The largest packet that it takes, bytes.
+    /// MTU in bytes.
     pub mtu: u32,
 }
 
@@ -66,7 +66,7 @@ pub fn is_own(template: &Template) -> bool {
     }
 }
 
-/// A port of the kubelet's configuration; 0 closes it.
+/// Returns a port of the kubelet's configuration. 0 disables it.
 fn port(template: &Template, name: &str, usual: u16) -> Option<u16> {
     let configured = template.kubernetes.kubelet_configuration.as_ref();
     match configured.and_then(|fields| fields.get(name)).and_then(Value::as_u64) {
@@ -223,7 +223,8 @@ pub(super) fn contents(template: &Template, machine: &MachineName, parameters: &
     Contents { files, links }
 }
 
-/// The kernel parameters of a network of the node's own, which begins with the kernel's: `usual`, and the version's.
+/// Returns the kernel parameters of the node's own network, which starts with the kernel's defaults: `usual`,
+/// and the version's.
 pub(crate) fn parameters(template: &Template, usual: &[(&str, &str)]) -> SlotFile {
     let mut text = "# Written by bedplate-agent: kernel parameters of the node's own network. Those of the whole host are set there.\n"
         .to_owned();
@@ -234,7 +235,7 @@ pub(crate) fn parameters(template: &Template, usual: &[(&str, &str)]) -> SlotFil
     contents::text(PARAMETERS, 0o644, &text)
 }
 
-/// The units that bring the kubelet's health port, which is on the node's loopback, to the agent.
+/// Returns the units that relay the kubelet's health port from the node's loopback to the agent.
 pub(crate) fn health(template: &Template) -> Vec<SlotFile> {
     let Some(port) = health_port(template).filter(|_| is_own(template)) else { return Vec::new() };
     let socket = format!(

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use bedplate_api::machine::SlotName;
 
-/// The directories that slots live in. Below another root in tests.
+/// Directories of the slots. Tests use another root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Places {
     /// `/var/lib/bedplate`: on the state disk, or in memory. Never on an overlay.
@@ -62,12 +62,12 @@ impl Places {
         self.slot(slot).join("upper")
     }
 
-    /// overlayfs' own.
+    /// Work directory of overlayfs.
     pub fn work(&self, slot: SlotName) -> PathBuf {
         self.slot(slot).join("work")
     }
 
-    /// Links to its layers, by short names: all of a mount's options have to fit into 4096 bytes.
+    /// Links to its layers, with short names, because the options of a mount must fit into 4096 bytes.
     pub fn layer(&self, slot: SlotName, number: usize) -> PathBuf {
         self.slot(slot).join("l").join(number.to_string())
     }

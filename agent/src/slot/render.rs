@@ -16,7 +16,7 @@ use super::network::{self, Uplink};
 use super::paths::{Places, machine, service};
 use super::store;
 
-/// All that the host's files depend on.
+/// Input of the host's files.
 #[derive(Debug, Clone)]
 pub struct Input<'a> {
     /// The slot.
@@ -29,9 +29,9 @@ pub struct Input<'a> {
     pub template: &'a Template,
     /// Number of layers of its image.
     pub layers: usize,
-    /// The host's list of name servers, as no stub of its own.
+    /// The host's list of name servers, without a stub resolver on its loopback.
     pub resolv_conf: &'a Path,
-    /// The host's way out, for a slot with a network of its own.
+    /// Uplink of the host, for a slot with its own network.
     pub uplink: Option<&'a Uplink>,
 }
 
@@ -119,7 +119,7 @@ fn mount_unit(input: &Input<'_>, places: &Places) -> Result<String, RenderSlotEr
         return Err(RenderSlotError::Layers(input.layers));
     }
     let slot = input.slot;
-    // The newest layer first, as overlayfs wants it.
+    // overlayfs expects the newest layer first.
     let lower: Vec<String> =
         (0..input.layers).rev().map(|number| places.layer(slot, number).display().to_string()).collect();
     Ok(format!(

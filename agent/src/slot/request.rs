@@ -84,7 +84,7 @@ impl Slots {
     fn kubelet_key(&self, slot: SlotName) -> Result<KeyPair, KeepSlotError> {
         let path = self.places().kubelet_key(slot);
         let kept = read_optional(&path)?.map(Zeroizing::new);
-        // A key that cannot be read is of no use to anyone, and has no certificate that is.
+        // An unreadable key has no use, and neither has a certificate for it.
         if let Some(key) = kept.and_then(|der| KeyPair::try_from(der.as_slice()).ok()) {
             return Ok(key);
         }
@@ -98,7 +98,7 @@ impl Slots {
     }
 }
 
-/// Makes the request in the one form that the policy of agents takes: no attributes, no other names.
+/// Makes the request in the only form that the policy of agents permits: no attributes, no other names.
 fn csr(key: &KeyPair, machine: &MachineName) -> Result<String, rcgen::Error> {
     let mut params = CertificateParams::new(Vec::new())?;
     let mut name = DistinguishedName::new();

@@ -58,7 +58,7 @@ pub enum KeepSlotError {
         path.display()
     )]
     Damaged {
-        /// Which one.
+        /// The file.
         path: PathBuf,
         /// Cause.
         source: io::Error,
@@ -86,9 +86,9 @@ pub(super) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Ledger {
-    /// Versions that failed here and are not tried again by themselves.
+    /// Versions that failed on this host and are not retried automatically.
     pub refused: Vec<VersionRef>,
-    /// Trials in a row that failed with no slot to go back to.
+    /// Number of consecutive failed trials without a former slot.
     pub failures: u32,
     /// Reason of the last failure, with the end of the log.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -149,7 +149,7 @@ impl Slots {
         Ok(read_json(&self.places.state.join("node.json"))?.unwrap_or_default())
     }
 
-    /// Writes it.
+    /// Writes the ledger.
     ///
     /// # Errors
     /// It cannot be written.
@@ -172,7 +172,7 @@ impl Slots {
             make_directory(&path, 0o755)?;
         }
         for (name, _) in KEPT {
-            // etcd wants its data closed to others.
+            // etcd requires that other users cannot access its data.
             let mode = if name == "etcd" { 0o700 } else { 0o755 };
             make_directory(&self.places.kept(slot, name), mode)?;
         }
@@ -184,7 +184,7 @@ impl Slots {
         self.make_shared(slot)
     }
 
-    /// Makes the directory in memory that agent and node share; a boot takes it away.
+    /// Makes the in-memory directory that agent and node share. It ends with the boot.
     ///
     /// # Errors
     /// It cannot be made.
@@ -192,7 +192,8 @@ impl Slots {
         make_directory(&self.places.shared(slot), 0o700)
     }
 
-    /// Writes into a slot's root, which must be mounted, and into what is bound over it when it starts as a node of this role.
+    /// Writes into a slot's mounted root, and into the directories that are bound over it for a node of this
+    /// role.
     ///
     /// # Errors
     /// Something cannot be written.
@@ -213,7 +214,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Sees to it that what was written into a slot is on disk.
+    /// Syncs the files of a slot to disk.
     ///
     /// # Errors
     /// The disk refuses.
@@ -223,7 +224,8 @@ impl Slots {
         rustix::fs::syncfs(&directory).map_err(|errno| failed("write", &path)(errno.into()))
     }
 
-    /// Writes the host's files for a slot; whether one of them is new or was another, so that systemd has to read them.
+    /// Writes the host's files for a slot. Returns true if one of them is new or has changed, so that systemd
+    /// must read them again.
     ///
     /// # Errors
     /// One cannot be written.
@@ -243,19 +245,19 @@ impl Slots {
         Ok(changed)
     }
 
-    /// Writes what the node gets from the agent in memory, for root only.
+    /// Writes the node's in-memory files, readable by root only.
     ///
     /// # Errors
     /// It cannot be written.
     pub fn share(&self, slot: SlotName, name: &str, content: &[u8]) -> Result<(), KeepSlotError> {
         self.make_shared(slot)?;
-        // The slot may write there: what it has put in the way is replaced or refused, and never followed.
+        // The slot may write there. Its entries are replaced or refused, and its links never followed.
         let content = Zeroizing::new(content.to_vec());
         let file = SlotFile { content, ..text(&format!("/{name}"), 0o600, "") };
         Ok(Inside::open(&self.places.shared(slot))?.write(&file)?)
     }
 
-    /// Removes a directory from what the node gets in memory. No link of the slot is followed.
+    /// Removes a directory of the node's in-memory files. No link of the slot is followed.
     ///
     /// # Errors
     /// It cannot be removed.
@@ -267,8 +269,8 @@ impl Slots {
         }
     }
 
-    /// Returns the last lines of a file below one of the slot's kept directories, such as the log of kubeadm. The rest of a line that starts
-    /// before is not among them: the end of a secret does not look like one.
+    /// Returns the last lines of a file below one of the slot's kept directories, such as the log of kubeadm.
+    /// A partial first line is omitted, because the end of a secret does not look like a secret.
     pub fn tail(&self, slot: SlotName, kept: &str, name: &str, most: u64) -> Option<String> {
         use std::io::{Read, Seek, SeekFrom};
         let inside = Inside::open(&self.places.kept(slot, kept)).ok()?;

@@ -1,4 +1,4 @@
-//! Which interface of the host has its default route, and what it is there.
+//! Interface of the host's default route, with its address and MTU.
 //!
 //! Blocking calls only. Called by `node` before a slot with a network of its own starts.
 
@@ -8,13 +8,14 @@ use std::path::Path;
 
 use super::network::Uplink;
 
-/// Ethernet's usual one, bytes.
+/// Default MTU of Ethernet, in bytes.
 const DEFAULT_MTU_BYTES: u32 = 1500;
 /// Flags of a route (linux/route.h): it is up; it refuses.
 const FLAG_UP: u32 = 0x1;
 const FLAG_REJECT: u32 = 0x200;
 
-/// The interface of the host's default route over IPv4; none: there is none, or it has no address.
+/// Returns the interface of the host's default IPv4 route. None: there is no such route, or the interface has
+/// no address.
 pub fn uplink(root: &Path) -> Option<Uplink> {
     let routes = fs::read_to_string(root.join("proc/net/route")).ok()?;
     let interface = default_interface(&routes)?.to_owned();

@@ -1,4 +1,5 @@
-//! Reads what the boot's loader wrote on the kernel's command line: the boot's URL and the MAC that netboots.
+//! Reads the arguments of the boot loader on the kernel command line: the boot's URL and the MAC address that
+//! netboots.
 //!
 //! Pure: text in, values out. Called by stage-1 at its start and by the agent, which reports to the same URL.
 
@@ -47,7 +48,7 @@ pub fn read_arguments(command_line: &str) -> Result<BootArguments, ReadArguments
     })
 }
 
-/// The value of the first `name=value` on the command line; double quotes around a value are taken off.
+/// The value of the first `name=value` on the command line; double quotes around a value are removed.
 pub fn argument<'a>(command_line: &'a str, name: &str) -> Option<&'a str> {
     command_line
         .split_ascii_whitespace()

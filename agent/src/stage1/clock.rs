@@ -1,7 +1,9 @@
-//! Puts a clock right that is so wrong that no certificate would be valid: a server whose battery is empty.
+//! Corrects a clock that would make every certificate invalid, such as that of a server with an empty
+//! battery.
 //!
-//! The time is that of pxed's HTTP answers. It is as trustworthy as the kernel that came the same way, and the host's
-//! own time service corrects it afterwards. A clock that is about right is left alone. Called by the driver.
+//! The time is that of pxed's HTTP answers. It is as trustworthy as the kernel that came the same way, and
+//! the host's own time service corrects it afterwards. A clock with a small error is not changed. Called by
+//! the driver.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -27,7 +29,7 @@ pub fn observe_offset(now: Timestamp, date: &str) -> Option<i64> {
     Some(if offset.abs() < 2 { 0 } else { offset })
 }
 
-/// Sets the clock by pxed's answer if it has to be; whether it was.
+/// Sets the clock by pxed's answer if its error is too large. Returns true if it was set.
 pub fn correct(date: Option<&str>) -> Result<bool, StageError> {
     let right = date.and_then(read_date).and_then(|served| plan_correction(Timestamp::now(), served));
     let Some(right) = right else { return Ok(false) };

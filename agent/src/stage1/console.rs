@@ -1,4 +1,4 @@
-//! Calm lines on the system console: one per step, one per failure, one per tenth of the image.
+//! Lines on the system console: one per step, one per failure, one per tenth of the image.
 //!
 //! Writing never fails as far as callers are concerned: a host without console boots too. Called all over stage-1.
 

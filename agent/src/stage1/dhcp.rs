@@ -19,7 +19,7 @@ use super::link::Interface;
 const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::BROADCAST, 67);
 const CLIENT_PORT: u16 = 68;
 
-/// Gets a lease on `interface`: the lease and who granted it. `random` gives any random number.
+/// Gets a lease on `interface`. Returns the lease and its server. `random` returns any random number.
 pub fn get_lease(
     interface: &Interface,
     random: &mut dyn FnMut() -> u64,
@@ -34,7 +34,7 @@ pub fn get_lease(
         match act {
             Act::Send { message, wait } => {
                 deadline = Instant::now() + wait;
-                // A send that fails (queue full, link flapping) is as good as a lost packet.
+                // A failed send (queue full, link flapping) counts as a lost packet.
                 let _ = socket.send_to(&message, SERVER);
             }
             Act::Wait => {}

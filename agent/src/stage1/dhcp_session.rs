@@ -1,6 +1,7 @@
 //! One try for a lease (RFC 2131, 4.4.1), without clock or socket.
 //!
-//! Pure: the driver says what arrived or that the time is up, the session says what to send and how long to wait.
+//! Pure: the driver passes datagrams and timeouts, the session returns the message to send and the time to
+//! wait.
 //!
 //! ```text
 //!   Selecting --offer--> Requesting --ack--> Bound
@@ -25,7 +26,7 @@ const MAX_REQUESTS: u32 = 3;
 pub enum Act {
     /// Send `message` by broadcast, then wait for an answer, at most `wait`.
     Send {
-        /// The whole DHCP message.
+        /// Complete DHCP message.
         message: Vec<u8>,
         /// Timeout of its answer.
         wait: Duration,

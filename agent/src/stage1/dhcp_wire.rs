@@ -1,7 +1,7 @@
 //! DHCPv4 messages as a client with one interface needs them (RFC 2131, RFC 2132, RFC 3442): encode and decode.
 //!
-//! Pure: bytes in, bytes out. Every option is read by itself, so one that is broken hides no other. No renewal: the
-//! host's own DHCP client takes over within seconds. Called by `dhcp_session`.
+//! Pure: bytes in, bytes out. Every option is read separately, so a broken one does not hide the others. No
+//! renewal: the host's own DHCP client takes over within seconds. Called by `dhcp_session`.
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::net::Ipv4Addr;
@@ -10,7 +10,7 @@ use bedplate_api::id::MacAddress;
 
 const MAGIC: [u8; 4] = [99, 130, 83, 99];
 const OPTIONS_AT: usize = 240;
-/// RFC 1542, 2.1: relays may drop what is shorter.
+/// RFC 1542, 2.1: relays may drop shorter messages.
 const MIN_LENGTH: usize = 300;
 const FLAG_BROADCAST: u16 = 0x8000;
 
@@ -42,7 +42,7 @@ pub enum Kind {
 /// A server's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
-    /// Which message it is.
+    /// Kind of the message.
     pub kind: Kind,
     /// The server (option 54).
     pub server: Ipv4Addr,
@@ -211,7 +211,8 @@ fn domain(value: &[u8]) -> Option<String> {
     (!text.is_empty() && text.bytes().all(fits)).then(|| text.to_owned())
 }
 
-/// RFC 3442: width, the significant octets of the network, the router. What follows a broken entry is dropped.
+/// RFC 3442: width, the significant octets of the network, the router. Entries after a broken one are
+/// dropped.
 fn classless_routes(mut value: &[u8]) -> Vec<(Ipv4Addr, u8, Ipv4Addr)> {
     let mut routes = Vec::new();
     while let Some((width, rest)) = value.split_first() {

@@ -27,7 +27,8 @@ pub enum SelectDiskError {
     },
 }
 
-/// The disk that `selector` names. A rule never takes a disk whose medium can be taken out, nor one without a size.
+/// The disk that `selector` names. A rule never selects a disk with a removable medium, nor one without a
+/// size.
 pub fn select_disk<'a>(selector: &DiskSelector, disks: &'a [Disk]) -> Result<&'a Disk, SelectDiskError> {
     let matches: Vec<&Disk> =
         disks.iter().filter(|disk| disk.name.is_some() && is_match(selector, disk)).collect();

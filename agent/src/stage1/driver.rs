@@ -44,7 +44,8 @@ struct Boot {
     clock_offset_seconds: Option<i64>,
 }
 
-/// Runs stage-1 until the host's init takes over; never comes back. Even a fault of its own is only one more failure.
+/// Runs stage-1 until the host's init takes over, and never returns. A panic of stage-1 counts as a failed
+/// step.
 pub fn run() -> ! {
     let mut boot = Boot::default();
     let mut step = Step::ReadBootArguments;

@@ -37,9 +37,9 @@ pub enum StageError {
          driver is in the initramfs"
     )]
     NoInterface {
-        /// The address that was looked for.
+        /// Requested address.
         mac: MacAddress,
-        /// Names and addresses that are there.
+        /// Names and addresses of the existing interfaces.
         present: String,
     },
     /// The cable is out, or the switch port is down.
@@ -119,9 +119,9 @@ pub enum StageError {
     BrokeOff {
         /// URL of the request.
         url: String,
-        /// Bytes that are there.
+        /// Received bytes.
         done: u64,
-        /// Bytes of the whole.
+        /// Total number of bytes.
         size: u64,
     },
     /// The server's file does not have the size in the seed.
@@ -145,9 +145,9 @@ pub enum StageError {
     /// The image does not fit into memory.
     #[error("memory is too small for the root image; {need} MiB are needed, {have} MiB are free")]
     Memory {
-        /// MiB that are needed.
+        /// Required MiB.
         need: u64,
-        /// MiB that are there.
+        /// Free MiB.
         have: u64,
     },
     /// No disk was selected.
@@ -175,7 +175,7 @@ pub enum StageError {
     /// The image has no init.
     #[error("the root image has no /sbin/init")]
     NoInit,
-    /// A part of stage-1 itself is wrong; it is tried again like every failure.
+    /// Fault of stage-1 itself. The step is retried like after every failure.
     #[error("{0}")]
     Internal(&'static str),
 }

@@ -76,7 +76,8 @@ impl StateFacts {
     /// The state disk as `status.stateDisk` has it; `None`: state is in memory.
     pub fn to_status(&self) -> Option<StateDiskStatus> {
         let Self::Disk { device, by_id, wipe_token, .. } = self else { return None };
-        // Longer texts than the definition of a Machine takes would have the whole write refused.
+        // The API server would refuse the complete write for a text that exceeds the limit in the definition
+        // of a Machine.
         let text = |text: &str, most: usize| Some(text.chars().take(most).collect());
         let name = by_id.as_deref().unwrap_or(device.trim_start_matches("/dev/"));
         Some(StateDiskStatus {

@@ -1,4 +1,4 @@
-//! A blocking HTTP client for the two things that stage-1 asks: a file from some byte on, and "this is how far I am".
+//! Blocking HTTP client for the two requests of stage-1: a file from an offset, and a report of its stage.
 //!
 //! Every wait is bounded. One connection for each request. Called by `root_image` and the driver.
 
@@ -35,7 +35,7 @@ impl Read for Response {
     }
 }
 
-/// Asks for `url` from byte `from` on; answers other than 200 and 206 are errors.
+/// Requests `url` from byte `from` on. Answers other than 200 and 206 are errors.
 pub fn get(url: &HttpUrl, from: u64, nameservers: &[Ipv4Addr]) -> Result<Response, StageError> {
     let mut response = exchange(url, nameservers, &get_head(url, from), &[], STALL_TIMEOUT)?;
     if matches!(response.head.status, 200 | 206) {

@@ -1,14 +1,14 @@
 //! HTTP/1.1 (RFC 9112) as far as stage-1 speaks it: plain URLs, request heads, response heads.
 //!
-//! Pure: bytes in, bytes out. No chunked bodies (pxed always sends Content-Length), no redirects, no TLS: what is
-//! fetched this way is public and verified by digest. Called by `http`.
+//! Pure: bytes in, bytes out. No chunked bodies (pxed always sends Content-Length), no redirects, no TLS: the
+//! fetched files are public and verified by digest. Called by `http`.
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::fmt;
 
 use thiserror::Error;
 
-/// The longest response head that is read, in bytes.
+/// Maximum size of a response head, in bytes.
 pub const MAX_HEAD: usize = 16 * 1024;
 
 /// An absolute `http` URL.
@@ -28,7 +28,7 @@ pub enum ParseUrlError {
     /// Host or port cannot be read.
     #[error("{0:?} has no usable host and port")]
     Authority(String),
-    /// Blanks or control characters would break the request line.
+    /// Spaces or control characters would break the request line.
     #[error("{0:?} has a character that is not valid in a URL")]
     Character(String),
 }
@@ -122,9 +122,9 @@ pub struct ResponseHead {
     pub status: u16,
     /// Bytes of the body.
     pub content_length: Option<u64>,
-    /// First byte of a 206's range and the length of the whole, if it is known.
+    /// First byte of a 206's range, and the total length, if it is known.
     pub content_range: Option<(u64, Option<u64>)>,
-    /// The server's clock, as it wrote it (RFC 9110, 6.6.1).
+    /// The server's clock, as sent (RFC 9110, 6.6.1).
     pub date: Option<String>,
 }
 

@@ -50,7 +50,7 @@ pub fn find_interface(root: &Path, mac: MacAddress) -> Option<Interface> {
     found.into_iter().next().map(|(_, interface)| interface)
 }
 
-/// The interfaces that are there, for a message.
+/// Returns the existing interfaces as text for a message.
 pub fn describe_interfaces(root: &Path) -> String {
     let class = root.join("sys/class/net");
     let words = names_in(&class).into_iter().filter(|name| name != "lo").map(|name| {
@@ -80,11 +80,11 @@ pub fn await_carrier(interface: &Interface) -> Result<(), StageError> {
     Ok(())
 }
 
-/// Gives the interface the lease's address and routes, after taking those of an `earlier` lease away.
+/// Gives the interface the lease's address and routes, after removing those of an `earlier` lease.
 pub fn configure(interface: &Interface, earlier: Option<&Lease>, lease: &Lease) -> Result<(), StageError> {
     let index = interface.index;
     if let Some(earlier) = earlier.filter(|e| (e.address, e.prefix) != (lease.address, lease.prefix)) {
-        // It may be gone already: nothing depends on it any more.
+        // The address may be gone already, and has no users.
         let _ = apply(
             Change::NoAddress { index, address: earlier.address, prefix: earlier.prefix },
             &interface.name,

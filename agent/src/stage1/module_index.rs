@@ -1,4 +1,4 @@
-//! Which kernel modules a device needs, and in what order: `modules.dep` and `modules.alias` as depmod(8) writes them.
+//! Kernel modules of a device, in loading order: `modules.dep` and `modules.alias` of depmod(8).
 //!
 //! Pure: the files' texts in, paths out. Called by `modules`.
 
@@ -12,7 +12,7 @@ pub struct ModuleIndex {
 }
 
 impl ModuleIndex {
-    /// Reads both files; lines that are not understood are skipped.
+    /// Reads both files; invalid lines are skipped.
     pub fn parse(dep: &str, alias: &str) -> Self {
         let mut files = HashMap::new();
         for line in dep.lines() {
@@ -41,8 +41,8 @@ impl ModuleIndex {
         own.into_iter().chain(matched).filter(|name| seen.insert(*name)).collect()
     }
 
-    /// Paths of the files to load for `module`, what it needs first (modules.dep lists the deepest need last); empty
-    /// if the release has no such file, as for what is built in.
+    /// Returns the paths of the files to load for `module`, dependencies first (modules.dep lists the deepest
+    /// one last). Empty if the release has no such file, as for a built-in module.
     pub fn load_order(&self, module: &str) -> Vec<&str> {
         match self.files.get(&module_name(module)) {
             Some((file, needs)) => needs.iter().rev().map(String::as_str).chain([file.as_str()]).collect(),

@@ -17,7 +17,7 @@ use super::error::{StageError, chain};
 use super::module_index::{ModuleIndex, module_name};
 use crate::hardware::{names_in, read_text};
 
-/// Loaded whether or not a device asks: no device does.
+/// Always loaded, because no device requests them.
 const ALWAYS: [&str; 9] = [
     "crc32c_generic",
     "loop",
@@ -62,8 +62,8 @@ impl Modules {
         Ok(Self { directory, index, tried: HashSet::new(), seen_aliases: HashSet::new() })
     }
 
-    /// Loads what always belongs, the list of /etc/bedplate/modules, and what devices need, until no pass finds more:
-    /// a bus driver brings new devices.
+    /// Loads the fixed modules, the list of /etc/bedplate/modules, and those of devices, until no pass finds
+    /// more. A bus driver adds devices.
     pub fn load_all(&mut self) -> Loaded {
         let mut loaded = Loaded::default();
         let list = fs::read_to_string("/etc/bedplate/modules").unwrap_or_default();
@@ -76,7 +76,7 @@ impl Modules {
         loaded
     }
 
-    /// Loads what devices need that were not there in an earlier pass.
+    /// Loads modules of devices that appeared since the last pass.
     pub fn load_for_devices(&mut self, loaded: &mut Loaded) {
         for _ in 0..8 {
             let mut aliases = Vec::new();
@@ -106,14 +106,14 @@ impl Modules {
     }
 }
 
-/// Loads one file; `false` if it was there already, or is not in the initramfs.
+/// Loads one file. Returns `false` if it was loaded before, or is not in the initramfs.
 fn insert(path: &Path) -> Result<bool, StageError> {
     let Ok(file) = File::open(path) else { return Ok(false) };
     let compressed = path.extension().is_some_and(|extension| extension != "ko");
     let flags = if compressed { ModuleInitFlags::from_bits_retain(4) } else { ModuleInitFlags::empty() };
     match finit_module(&file, c"", flags) {
         Ok(()) => Ok(true),
-        // ENODEV: the driver found nothing of its own, as processor-specific ones do.
+        // ENODEV: the driver found no device, such as a driver of another processor.
         Err(Errno::EEXIST | Errno::ENODEV) => Ok(false),
         Err(errno) => Err(StageError::system("load module", module_name(&path.to_string_lossy()))(errno)),
     }
@@ -131,8 +131,8 @@ fn find_aliases(directory: &Path, depth: usize, aliases: &mut Vec<String>) {
     }
 }
 
-/// Lets the kernel call this program when it wants a module itself (ext4 asks for its checksum, mount for its file
-/// system), or gives that back to the root image's modprobe.
+/// Sets this program as the kernel's modprobe (ext4 requests its checksum, mount its file system), or
+/// restores the root image's modprobe.
 pub fn answer_kernel_requests(own: bool) -> Result<(), StageError> {
     let program = if own { "/init" } else { "/sbin/modprobe" };
     fs::write(MODPROBE, program).map_err(StageError::system("write", MODPROBE))
@@ -146,7 +146,7 @@ pub fn kernel_request(arguments: &[String]) -> Option<&str> {
     }
 }
 
-/// Loads what the kernel asked for; whether anything was there to load.
+/// Loads the module that the kernel requested. Returns true if a file existed.
 pub fn serve_kernel_request(alias: &str) -> bool {
     let Ok(mut modules) = Modules::open() else { return false };
     let names: Vec<String> = modules.index.modules_for(alias).into_iter().map(str::to_owned).collect();

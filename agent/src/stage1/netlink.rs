@@ -37,7 +37,7 @@ pub enum Change {
         /// Interface index.
         index: u32,
     },
-    /// Adds an address, or keeps the one that is there.
+    /// Adds an address, or keeps an existing one.
     Address {
         /// Interface index.
         index: u32,
@@ -46,7 +46,7 @@ pub enum Change {
         /// Length of its network's prefix in bits.
         prefix: u8,
     },
-    /// Takes an address of an earlier lease away.
+    /// Removes an address of an earlier lease.
     NoAddress {
         /// Interface index.
         index: u32,
@@ -55,7 +55,7 @@ pub enum Change {
         /// Length of its network's prefix in bits.
         prefix: u8,
     },
-    /// Adds or replaces a route; gateway 0.0.0.0 stands for "on the link".
+    /// Adds or replaces a route. Gateway 0.0.0.0 means "on the link".
     Route {
         /// Interface index.
         index: u32,
@@ -63,7 +63,7 @@ pub enum Change {
         network: Ipv4Addr,
         /// Length of the network's prefix in bits.
         prefix: u8,
-        /// Next hop; need not lie in the interface's own network.
+        /// Next hop, which may be outside of the interface's network.
         gateway: Ipv4Addr,
     },
 }

@@ -1,7 +1,7 @@
-//! Builds the new root out of image and state, and gives the machine to its init.
+//! Builds the new root from image and state, and starts its init.
 //!
-//! Mounts, all below /run so that they move along: `/run/bedplate/rootfs` the image, `/run/bedplate/memory` what is
-//! written when there is no state disk, `/run/bedplate/state` the state disk. Called by the driver.
+//! Mounts, all below /run so that they move along: `/run/bedplate/rootfs` the image, `/run/bedplate/memory`
+//! the writable state if there is no state disk, `/run/bedplate/state` the state disk. Called by the driver.
 
 use std::fs::{self, File};
 use std::io;
@@ -30,7 +30,7 @@ const INITS: [&str; 4] = ["/sbin/init", "/lib/systemd/systemd", "/usr/lib/system
 const KEPT: [&str; 3] = ["bedplate", "machines", "containerd"];
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
-/// Mounts what every later step needs: /proc, /sys, /dev, /run. What is mounted already stays.
+/// Mounts /proc, /sys, /dev and /run for all later steps. Existing mounts stay.
 pub fn mount_basics() -> Result<(), StageError> {
     let safe = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC | MsFlags::MS_NODEV;
     for (kind, target, flags, data) in [
@@ -44,7 +44,7 @@ pub fn mount_basics() -> Result<(), StageError> {
             mount_new(kind, Path::new(target), kind, flags, data)?;
         }
     }
-    // Firmware variables say whether Secure Boot is on; a BIOS machine has none.
+    // Firmware variables have the state of Secure Boot. A BIOS machine has none.
     if Path::new("/sys/firmware/efi/efivars").is_dir()
         && !is_mount_point(Path::new("/sys/firmware/efi/efivars"))
     {
@@ -75,7 +75,8 @@ pub fn mount_fetch_area(size: u64) -> Result<PathBuf, StageError> {
     Ok(target.join("image"))
 }
 
-/// Mounts the verified image read-only. The area it was fetched into goes from sight; its memory is the image's.
+/// Mounts the verified image read-only. The area that it was fetched into is detached, and its memory belongs
+/// to the image.
 pub fn mount_image(image: &File) -> Result<(), StageError> {
     let target = Path::new(IMAGE);
     if is_mount_point(target) {
@@ -90,7 +91,7 @@ pub fn mount_image(image: &File) -> Result<(), StageError> {
         .map_err(StageError::system("bind", "/dev into the root image"))
 }
 
-/// Puts the new root together: the image below, above it the state disk or memory. What is mounted already stays.
+/// Assembles the new root: the image, and above it the state disk or memory. Existing mounts stay.
 pub fn mount_root(on_disk: bool, image: &Digest) -> Result<(), StageError> {
     let _ = umount2(&Path::new(IMAGE).join("dev"), MntFlags::MNT_DETACH);
     if !is_mount_point(Path::new(NEW_ROOT)) {
@@ -124,7 +125,7 @@ fn overlay_in_memory() -> Result<PathBuf, StageError> {
     Ok(target)
 }
 
-/// One overlay for each image: what was changed above one image must not lie above another. Others are removed.
+/// One overlay for each image, because changes above one image must not be above another. Others are removed.
 fn overlay_on_disk(image: &Digest) -> Result<PathBuf, StageError> {
     let all = Path::new(STATE).join("overlay");
     let name = image.hex().chars().take(16).collect::<String>();
@@ -165,8 +166,8 @@ pub fn write_identity(machine: &MachineName, resolv_conf: &str) -> Result<(), St
     }
 }
 
-/// Gives the machine to the new root's init. Does not come back: from the first moved mount on there is no way back,
-/// so what fails here is said and tried again.
+/// Starts the new root's init, and does not return. The first moved mount cannot be undone, so a failure is
+/// logged and retried.
 pub fn switch() -> Result<std::convert::Infallible, StageError> {
     for name in ["dev", "proc", "sys", "run"] {
         let to = Path::new(NEW_ROOT).join(name);

@@ -1,4 +1,4 @@
-//! The order of stage-1's steps, and what follows a failed one.
+//! Order of stage-1's steps, and the reaction to a failed one.
 //!
 //! Pure: no step is carried out here. Called by stage-1's driver.
 //!
@@ -6,8 +6,9 @@
 //!   read-boot-arguments -> load-modules -> find-interface -> get-address -> read-seed
 //!     -> fetch-root -> mount-root -> state-disk -> hand-over -> (exec init)
 //! ```
-//! A step that failed is tried again after a wait, for ever. `fetch-root` goes back to `get-address` now and then: the
-//! network may have changed under it. Nothing reboots the host: it stays where a person can see what it says.
+//! A failed step is retried after a delay, without a limit. `fetch-root` sometimes returns to `get-address`,
+//! because the network may have changed. Stage-1 never reboots the host, so that an operator can read its
+//! console.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use bedplate_process::backoff::Backoff;
 pub enum Step {
     /// Read `bedplate.url` and `bedplate.mac` from the kernel's command line.
     ReadBootArguments,
-    /// Load the kernel modules of the devices that are there.
+    /// Load the kernel modules of the present devices.
     LoadModules,
     /// Find the interface by its MAC address, set it up, wait for its carrier.
     FindInterface,
@@ -31,9 +32,9 @@ pub enum Step {
     FetchRoot,
     /// Mount the image read-only.
     MountRoot,
-    /// Find, and if need be make, the state disk.
+    /// Find the state disk, and make it if necessary.
     StateDisk,
-    /// Build the new root and give the machine to its init.
+    /// Build the new root and start its init.
     HandOver,
 }
 
@@ -85,10 +86,11 @@ pub struct Retry {
 /// Delay between two attempts of a step.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
-/// After how many failures in a row of `fetch-root` the address is asked for again.
+/// Number of consecutive failures of `fetch-root` after which a new address is requested.
 const NEW_ADDRESS_AFTER: u32 = 4;
 
-/// Decides what follows when `step` has failed `failures` times in a row (1 for the first). `random` is at least 0 and less than 1.
+/// Decides the reaction to the failure of `step`, which has failed `failures` times in a row (1 for the
+/// first). `random` is at least 0 and less than 1.
 pub fn plan_retry(step: Step, failures: u32, random: f64) -> Retry {
     let again = match step {
         Step::FetchRoot if failures.is_multiple_of(NEW_ADDRESS_AFTER) => Step::GetAddress,

@@ -1,6 +1,7 @@
-//! Fetches the root image into memory, from where it broke off, and lets only the image through that the seed names.
+//! Fetches the root image into memory, resumes after an interruption, and accepts only the image that the
+//! seed names.
 //!
-//! The digest is taken while bytes arrive; a wrong image is thrown away whole. Called by the driver.
+//! The digest is computed while bytes arrive. A wrong image is discarded completely. Called by the driver.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -38,14 +39,14 @@ pub fn check_memory(image: &RootFs, already: u64, available: u64) -> Result<(), 
 }
 
 impl Partial {
-    /// Begins with nothing; what lies at `path` is replaced.
+    /// Starts an empty file at `path`. An existing one is replaced.
     pub fn begin(path: &Path) -> Result<Self, StageError> {
         let made = File::options().read(true).write(true).create(true).truncate(true).open(path);
         let file = made.map_err(StageError::system("make", path.display()))?;
         Ok(Self { path: path.to_owned(), file, hash: Sha256::new(), done: 0 })
     }
 
-    /// Bytes that are there.
+    /// Returns the number of received bytes.
     pub fn done(&self) -> u64 {
         self.done
     }
@@ -71,7 +72,7 @@ impl Partial {
         self.verify(image)
     }
 
-    /// A server that answers with the whole, or from another byte, makes it start over.
+    /// An answer with the complete file, or from another offset, restarts the fetch.
     fn check_range(&mut self, image: &RootFs, response: &Response) -> Result<(), StageError> {
         let (first, whole) = match response.head.content_range {
             Some((first, whole)) if response.head.status == 206 => (first, whole),
@@ -127,7 +128,7 @@ impl Partial {
         Ok(())
     }
 
-    /// The verified image; its name goes, its content stays as long as the file is open.
+    /// Returns the verified image. Its name is removed, and its content stays as long as the file is open.
     pub fn into_file(self) -> Result<File, StageError> {
         let file = File::open(&self.path).map_err(StageError::system("open", self.path.display()))?;
         fs::remove_file(&self.path).map_err(StageError::system("remove the name of", self.path.display()))?;

@@ -60,7 +60,7 @@ pub struct Mounted {
 
 /// Programs that work on the disk, from the root image.
 pub trait Programs {
-    /// Runs `program` of the root image with `arguments`; its exit code, or -1, and what it wrote.
+    /// Runs `program` of the root image with `arguments`. Returns its exit code, or -1, and its output.
     fn run(&self, program: &str, arguments: &[&str]) -> Result<(i32, String), StageError>;
 }
 
@@ -87,7 +87,7 @@ pub fn await_disk(selector: &DiskSelector, look: &mut dyn FnMut()) -> Result<Dis
     }
 }
 
-/// Makes `device` ready by the Machine's wish and mounts it at `target`.
+/// Prepares `device` as the Machine requests, and mounts it at `target`.
 pub fn prepare(
     device: &Path,
     machine: &MachineName,
@@ -122,8 +122,9 @@ pub fn prepare(
 
 /// Mounts the state at `target`, unless the agent has requested that the disk is made again: returns the marker of the disk that was made then.
 ///
-/// The check comes first, because it replays the journal: without it a request may be missing, or may be there that the agent withdrew
-/// before the host lost power. A disk that will be made again does not wait for a person if the check fails.
+/// The check comes first, because it replays the journal: without it a request may be missing, or may be
+/// there that the agent withdrew before the host lost power. A disk that will be made again does not wait for
+/// an operator if the check fails.
 fn use_state(
     device: &Path,
     machine: &MachineName,
@@ -436,7 +437,7 @@ fn make(device: &Path, marker: &Marker, target: &Path, programs: &dyn Programs) 
     let written = target.join(MARKER);
     let wrote =
         file::write_json(&written, marker, 0o600).map_err(StageError::system("write", written.display()));
-    // Unmounting empties the journal: after it the marker lies where a mount without the journal finds it.
+    // Unmounting empties the journal, so a mount without the journal finds the marker.
     unmount(target)?;
     wrote?;
     let sync = || File::open(device).and_then(|disk| disk.sync_all());
@@ -458,7 +459,7 @@ fn run_program(
     }
 }
 
-/// e2fsck: 0 clean, 1 corrected; more means that a person has to look (e2fsck(8)).
+/// Exit codes of e2fsck(8): 0 clean, 1 corrected. For others an operator must check the disk.
 fn check(device: &Path, programs: &dyn Programs) -> Result<(), StageError> {
     let path = device.display().to_string();
     match programs.run("e2fsck", &["-p", &path])? {
@@ -502,7 +503,7 @@ pub struct RootPrograms {
     pub root: PathBuf,
 }
 
-/// First argument by which this binary knows that it has to become another program: then root and program follow.
+/// First argument that makes this binary become another program. The root and the program follow.
 pub const BECOME: &str = "become-program-in-root";
 
 impl Programs for RootPrograms {
@@ -520,7 +521,7 @@ impl Programs for RootPrograms {
     }
 }
 
-/// The other half of [`RootPrograms`]: never comes back if all goes well.
+/// The other half of [`RootPrograms`]. It returns only after a failure.
 pub fn become_program(root: &Path, program: &str, arguments: &[String]) -> io::Error {
     use std::os::unix::process::CommandExt;
     let changed = nix::unistd::chroot(root).and_then(|()| nix::unistd::chdir("/"));

@@ -19,7 +19,7 @@ pub const LABEL: &str = "bedplate-state";
 /// Label until the marker is on the disk.
 pub const LABEL_NEW: &str = "bedplate-new";
 
-/// The file at the top of the state disk that says whose it is.
+/// File at the top of the state disk with its Machine.
 pub const MARKER: &str = ".bedplate-state.json";
 
 /// File at the top of the state disk: the agent's request to make the disk again (D7).
@@ -73,7 +73,7 @@ pub struct Marker {
 /// Content of the selected disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
-    /// Only zeros wherever it was read.
+    /// Only zeros in all sampled places.
     Blank,
     /// A file system of ours that is still being made, by its label: power failed, no host has had it.
     Unfinished,
@@ -86,14 +86,14 @@ pub enum Content {
     Headless,
     /// Data of no known kind.
     Unknown,
-    /// Anything else; the text says what it looks like.
+    /// Other data, described by the text.
     Foreign(String),
 }
 
 /// Decision about the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StatePlan {
-    /// Mount what is there.
+    /// Mount the existing file system.
     Use,
     /// Make a file system, then write this marker.
     Make(Marker),

@@ -53,7 +53,7 @@ pub(crate) fn golden(name: &str, text: &str) {
         std::fs::write(&path, text).unwrap();
     }
     let expected = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    assert_eq!(text, expected, "{path} differs; BEDPLATE_UPDATE_GOLDENS=1 writes it anew");
+    assert_eq!(text, expected, "{path} differs; BEDPLATE_UPDATE_GOLDENS=1 writes it again");
 }
 
 /// All files of a rendering, each in a file `CASE-NAME`.

@@ -17,7 +17,7 @@ const MOST_EXTENSIONS: usize = 16;
 /// Reason for rejecting an archive.
 #[derive(Debug, Error)]
 pub enum ReadArchiveError {
-    /// The bytes do not come.
+    /// The source of the bytes failed.
     #[error("reading the content failed")]
     Read(#[source] io::Error),
     /// The archive ends too early.
@@ -31,7 +31,7 @@ pub enum ReadArchiveError {
         /// Problem at this place.
         problem: &'static str,
     },
-    /// A member is not taken.
+    /// A member is rejected.
     #[error("member {name:?} is rejected: {problem}")]
     Member {
         /// Name of the member.
@@ -92,10 +92,11 @@ impl<R: BufRead> Archive<R> {
         Self { source, left: 0, padding: 0, position: 0, ended: false }
     }
 
-    /// The next member; what is left of the former one's content is skipped. `None` at the end.
+    /// Returns the next member, and skips the rest of the former one's content. `None`: the archive has
+    /// ended.
     ///
     /// # Errors
-    /// What is there is not taken.
+    /// The archive is damaged, or the member is rejected.
     pub fn next_member(&mut self) -> Result<Option<Member>, ReadArchiveError> {
         let mut extensions = Extensions::default();
         for count in 0..=MOST_EXTENSIONS {
@@ -124,7 +125,8 @@ impl<R: BufRead> Archive<R> {
         Err(ReadArchiveError::Damaged { at: self.position, problem: "too many headers before one member" })
     }
 
-    /// The next bytes of the member's content; empty at its end. Say by `consume` how many were used.
+    /// Returns the next bytes of the member's content, empty at its end. The caller must report the used
+    /// bytes by `consume`.
     ///
     /// # Errors
     /// The archive ends before, or its source fails.
@@ -214,7 +216,7 @@ impl<R: BufRead> Archive<R> {
         Ok(Some(block))
     }
 
-    /// Skips what is left of a member and the zeros behind it.
+    /// Skips the rest of a member and its padding.
     fn skip(&mut self) -> Result<(), ReadArchiveError> {
         for padding in [false, true] {
             if padding {

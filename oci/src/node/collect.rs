@@ -29,10 +29,11 @@ pub struct Collected {
 }
 
 impl LayerStore {
-    /// Removes what is neither in `keep` (digests of manifests or indexes) nor in use by an `ensure`. Blocking: removes trees.
+    /// Removes images that are neither in `keep` (digests of manifests or indexes) nor in use by an `ensure`.
+    /// Blocking: removes trees.
     ///
     /// # Errors
-    /// When the store cannot be read, or another process has it (`WouldBlock`); what cannot be removed is logged and stays.
+    /// The store cannot be read, or another process has it (`WouldBlock`). A failed removal is only logged.
     pub fn collect(&self, keep: &[Digest]) -> io::Result<Collected> {
         if !self.own()? {
             return Err(io::ErrorKind::WouldBlock.into());

@@ -45,7 +45,7 @@ pub(crate) struct Layer {
     /// Blob to transfer.
     pub(crate) blob: Blob,
     pub(crate) compression: Compression,
-    /// SHA-256 of what comes out.
+    /// SHA-256 of the uncompressed layer.
     pub(crate) diff_id: Digest,
     /// Minimum size in the store, in bytes.
     pub(crate) expected: u64,

@@ -89,7 +89,7 @@ impl LayerStore {
         EnsureNodeImageError::UseStore { image: name.to_owned(), path: self.layers().to_owned(), source }
     }
 
-    /// Puts whole layers together and remembers the image.
+    /// Merges complete layers and records the image.
     async fn assemble(
         &self,
         name: &str,

@@ -114,10 +114,10 @@ impl EnsureNodeImageError {
 /// Reason for which a layer cannot be unpacked.
 #[derive(Debug, Error)]
 pub enum UnpackLayerError {
-    /// The archive is not taken.
+    /// The archive is rejected.
     #[error("its archive is rejected; build the image again")]
     Archive(#[from] ReadArchiveError),
-    /// A member is not taken.
+    /// A member is rejected.
     #[error("{path}: {problem}")]
     Refused {
         /// Path of the member, shortened for users.
@@ -158,7 +158,7 @@ pub enum UnpackLayerError {
         /// Digest of the received bytes.
         found: Digest,
     },
-    /// The transfer ended before the whole was there.
+    /// The transfer ended before the layer was complete.
     #[error("the transfer ended")]
     Transfer,
     /// A thread failed.

@@ -205,7 +205,7 @@ async fn answer(
     Ok(())
 }
 
-/// A blob whose size the caller has found to be small, whole and verified.
+/// Fetches a small blob and verifies it. The caller has checked its size.
 pub(crate) async fn small(
     origin: &Origin,
     name: &str,

@@ -165,7 +165,7 @@ fn look(layer: &Layer, path: &Path) -> Result<Found, Errno> {
     Ok(Found::Directory { attributes, hides })
 }
 
-/// A layer of these directories; named by what it is, so that images share it.
+/// Returns a layer of these directories. Its name is derived from its content, so that images share it.
 fn add(layers: &Path, directories: &BTreeMap<PathBuf, Attributes>) -> Result<Digest, AssembleImageError> {
     let described: Vec<String> =
         directories.iter().map(|(path, attributes)| format!("{path:?} {attributes:?}\n")).collect();

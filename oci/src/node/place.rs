@@ -118,7 +118,7 @@ impl Place {
         &self.root
     }
 
-    /// The directory at this path; `None` if there is none.
+    /// Returns the directory at this path. `None`: it does not exist.
     pub(crate) fn find(&mut self, path: &Path) -> Result<Option<Rc<Directory>>, UnpackLayerError> {
         if path.as_os_str().is_empty() {
             return Ok(Some(self.root.clone()));
@@ -221,7 +221,7 @@ impl Place {
         self.remember(path, attributes)
     }
 
-    /// Remembers what a directory shall be like.
+    /// Records the attributes of a directory.
     pub(crate) fn remember(
         &mut self,
         path: PathBuf,
@@ -290,7 +290,7 @@ impl Place {
         Ok(())
     }
 
-    /// Gives every directory what it shall be like, the deepest first; names those that no member named.
+    /// Sets the attributes of every directory, the deepest first. Returns those that no member named.
     pub(crate) fn finish(mut self) -> Result<Vec<PathBuf>, UnpackLayerError> {
         let mut implied = Vec::new();
         for (path, remembered) in std::mem::take(&mut self.directories).into_iter().rev() {
@@ -306,8 +306,8 @@ impl Place {
     }
 }
 
-/// Bytes that may be written where this is. In memory it is no more than what is available: a tmpfs would give more, and the host
-/// would have none left for what runs.
+/// Returns the number of bytes that may be written. In memory it is at most the available memory: a tmpfs
+/// would permit more, and processes of the host would have none left.
 pub(crate) fn room(fd: impl AsFd) -> Result<u64, Errno> {
     let free = free(&rustix::fs::fstatvfs(&fd)?);
     let is_memory = u64::try_from(rustix::fs::fstatfs(&fd)?.f_type).is_ok_and(|kind| kind == TMPFS_MAGIC);

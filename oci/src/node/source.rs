@@ -117,7 +117,7 @@ pub enum Progress {
         whole: usize,
         /// Layers of the image.
         layers: usize,
-        /// Compressed bytes that are here, those of whole layers included.
+        /// Compressed bytes that are stored, including those of complete layers.
         done: u64,
         /// Compressed bytes of the image.
         total: u64,

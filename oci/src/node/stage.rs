@@ -22,9 +22,9 @@ use crate::partial::{sync_parent, write_atomic};
 
 /// Largest record of a layer: names of as many directories as `place` remembers.
 const LARGEST_RECORD: u64 = 128 << 20;
-/// Begins the name of what is not whole.
+/// Prefix of the names of incomplete layers.
 pub(crate) const NEW: &str = ".new-";
-/// Begins the name of what is being removed.
+/// Prefix of the names of layers that are being removed.
 pub(crate) const OLD: &str = ".old-";
 
 /// Record of a complete layer: `layers/<hex>.json` next to it.
@@ -89,7 +89,7 @@ impl Staging {
 
     /// Makes it durable and gives it its name.
     pub(crate) fn name(mut self, layers: &Path, diff_id: &Digest, record: &LayerRecord) -> io::Result<()> {
-        // One call for the whole tree: thousands of fsyncs would be minutes.
+        // One call for the complete tree, because thousands of fsyncs would take minutes.
         rustix::fs::syncfs(File::open(&self.path)?)?;
         write_atomic(&record_path(layers, diff_id), &serde_json::to_vec(record).map_err(io::Error::other)?)?;
         // A directory without a record is incomplete.
@@ -118,7 +118,7 @@ pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a layer; what a crash leaves of it is removed at the next start.
+/// Removes a layer. The next start removes the rest after a crash.
 pub(crate) fn remove_layer(layers: &Path, diff_id: &Digest) -> io::Result<PathBuf> {
     let old = layers.join(format!("{OLD}{}", diff_id.hex()));
     remove_tree(&old)?;

@@ -80,11 +80,11 @@ pub(crate) struct Inner {
 }
 
 impl LayerStore {
-    /// Opens the store in `directory`, made if it is missing, and removes what a killed process left there. While another
-    /// process has it, images can be looked up only.
+    /// Opens the store in `directory`, creates it if it is missing, and removes data that a killed process
+    /// left. While another process has it, images can only be looked up.
     ///
     /// # Errors
-    /// When the directory cannot be made or written.
+    /// The directory cannot be made or written.
     pub fn open(directory: impl AsRef<Path>, limits: Limits) -> io::Result<Self> {
         let root = std::path::absolute(directory)?;
         let (layers, images) = (root.join("layers"), root.join("images"));
@@ -114,10 +114,10 @@ impl LayerStore {
         Some(NodeImage { digest, architecture, layers, labels })
     }
 
-    /// Bytes that are free where layers go.
+    /// Returns the free bytes on the file system of the layers.
     ///
     /// # Errors
-    /// When the file system does not say.
+    /// The file system does not report it.
     pub fn room(&self) -> io::Result<u64> {
         Ok(place::room(std::fs::File::open(self.layers())?)?)
     }
@@ -142,7 +142,7 @@ impl LayerStore {
         Ok(true)
     }
 
-    /// Removes what a killed process left.
+    /// Removes data that a killed process left.
     fn clean(&self) -> io::Result<()> {
         for entry in fs::read_dir(self.layers())?.chain(fs::read_dir(&self.inner.images)?) {
             let entry = entry?;

@@ -71,7 +71,7 @@ pub(crate) fn unpack<R: BufRead>(
     let mut unpacker =
         Unpacker { place: Place::new(into), bounds, opaque_root: false, members: 0, bytes: 0, unlooked: 0 };
     let unpacked = unpacker.members(&mut archive);
-    // A file system that is full has no room left to say how much it was.
+    // A full file system has no space to report.
     let source = unpacked.and_then(|()| Ok(archive.finish()?)).map_err(|error| match error {
         UnpackLayerError::NoRoom { .. } => {
             UnpackLayerError::NoRoom { free: unpacker.free().unwrap_or_default() }

@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn servers_of_both_families_count_in_their_order_and_the_last_search_list() {
         let read = parse(
-            "# by somebody\nnameserver 10.7.0.1\nnameserver fd00::53\n nameserver fe80::1%eth0\nnameserver 10.7.0.2\n\
+            "# by a user\nnameserver 10.7.0.1\nnameserver fd00::53\n nameserver fe80::1%eth0\nnameserver 10.7.0.2\n\
              domain old.example\nsearch rack.example. example ; a comment\noptions rotate ndots:2 timeout:1 attempts:9\n",
         );
         let zoned = SocketAddrV6::new("fe80::1".parse().unwrap(), 53, 0, 2);

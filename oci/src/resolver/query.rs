@@ -1,4 +1,4 @@
-//! Asks name servers, one after the other, until one of them can say.
+//! Queries name servers, one after the other, until one has an answer.
 //!
 //! Over UDP without EDNS, and over TCP if an answer does not fit. Blocking; every wait is bounded. Called by `resolver`.
 
@@ -17,7 +17,7 @@ const SECOND_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 pub(super) enum Asked {
     /// Addresses; at least one.
     Found(Vec<IpAddr>),
-    /// There is no such name.
+    /// The name does not exist.
     Absent,
     /// A server answered without a result: it may know another name.
     Refused,

@@ -37,7 +37,7 @@ impl Kind {
 pub(super) enum Answer {
     /// Addresses; at least one.
     Found(Vec<IpAddr>),
-    /// There is no such name, or it has no address of that kind.
+    /// The name does not exist, or has no address of that kind.
     Absent,
     /// The server cannot answer; another one may.
     Refused,

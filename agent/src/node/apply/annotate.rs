@@ -28,7 +28,7 @@ pub(super) async fn annotate(parts: &Parts, slot: SlotName, node_uid: &str) -> R
         let edit = Edit { set, remove: Vec::new() };
         match parts.node.edit(None, Some(&edit)).await {
             Ok(()) => {}
-            // A cluster's own policy may forbid one; the node is none the worse for it.
+            // A policy of the cluster may deny an annotation, which does not affect the node.
             Err(error) if error.is_final() => {
                 let error = bedplate_process::exit::chain(&error);
                 tracing::warn!(error, "failed to write the version's annotations to the Node");

@@ -53,7 +53,7 @@ pub(in crate::node) struct ClaimAct<'a> {
 pub(in crate::node) enum ClaimDone {
     /// It is done.
     Done,
-    /// The record on disk is this one now.
+    /// The record was written.
     Recorded(ClaimRecord),
     /// The image of the version with this template is on disk.
     Fetched(String, NodeImage),
@@ -64,7 +64,7 @@ pub(in crate::node) enum ClaimDone {
 }
 
 impl ClaimAct<'_> {
-    /// Carries the step out.
+    /// Carries out the step.
     ///
     /// # Errors
     /// It did not succeed, and may be tried again.
@@ -145,7 +145,7 @@ impl ClaimAct<'_> {
             Ok(claim) => claim,
             Err(error) => return self.wiped().ok_or(error),
         };
-        // The record may have gone with the disk.
+        // The record may be lost with the disk.
         let last = self.last().filter(|last| last.provider_id == claim.spec.provider_id);
         Ok(ClaimRecord {
             provider_id: claim.spec.provider_id.clone().into(),
@@ -286,7 +286,7 @@ impl ClaimAct<'_> {
         Ok(ClaimDone::Done)
     }
 
-    /// Removes the user data from the memory of the host, and what the slot has of it.
+    /// Removes the user data from the memory of the host and from the slot.
     async fn forget(&self) -> Result<ClaimDone, ApplyError> {
         let forgotten = self.parts.on_disk(|slots| {
             slots.unshare(CLAIM_SLOT, shared_directory())?;

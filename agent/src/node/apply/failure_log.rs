@@ -1,6 +1,7 @@
-//! The end of the log of what is not well in a slot whose trial failed.
+//! End of the log that explains the failed trial of a slot.
 //!
-//! Asked of the slot's own journal; of its files, if its systemd does not answer any more. Called by `outcome`.
+//! Read from the slot's systemd, or from its journal files if its systemd does not answer. Called by
+//! `outcome`.
 
 use bedplate_api::machine::SlotName;
 use bedplate_bootstrap::unit;
@@ -32,7 +33,7 @@ pub(super) struct Tail {
     pub(super) secrets: Vec<String>,
 }
 
-/// Reads the log. Unreadable parts are omitted, because the trial has failed anyway.
+/// Reads the log. Unreadable parts are omitted, because the trial has failed in any case.
 pub(super) async fn tail(parts: &Parts, slot: SlotName, log: Log) -> Tail {
     let read = parts.on_disk(move |slots: &Slots| {
         let kubeadm = slots.tail(slot, "log", "/bedplate/kubeadm.log", TAIL_BYTES);
@@ -54,7 +55,7 @@ pub(super) async fn tail(parts: &Parts, slot: SlotName, log: Log) -> Tail {
 
 /// Returns kubeadm's output. Returns the kubelet's log if kubeadm has no output yet or waits for the kubelet.
 async fn of_kubeadm(parts: &Parts, slot: SlotName, kubeadm: String) -> String {
-    // That it failed and is tried again is the script's word.
+    // The script logs the failure and the retry.
     let own: String =
         kubeadm.lines().filter(|line| !line.starts_with(SCRIPTS)).map(|line| format!("{line}\n")).collect();
     let last = last_told(&own);

@@ -23,7 +23,8 @@ use crate::slot::fill_record::LEAVING;
 /// Reason for not leaving: the Node exists.
 const THERE: &str = "the Node exists";
 
-/// Takes it out, and writes that the slot is the node no more. `is_started`: a killed agent may have taken it out.
+/// Removes the member, and records that the slot is no longer the node. `is_started`: a killed agent may have
+/// removed it.
 pub(super) async fn leave(parts: &Parts, slot: SlotName, is_started: bool) -> Result<(), ApplyError> {
     if !is_started && !parts.node_is_gone().await.map_err(ApplyError::Ask)? {
         return Err(ApplyError::Superseded(THERE));
@@ -43,7 +44,7 @@ async fn take_out(
     let members = member.etcd.members().await.map_err(LeaveEtcdError::from)?;
     let Some(own) = members.iter().find(|one| member.is_own(one)) else { return Ok(()) };
     let is_last = is_last(&members, own.id);
-    // An agent was killed before it asked for it, and much may have happened since.
+    // The agent was killed before its request, and the Node may exist again.
     let is_there = is_started && matches!(parts.node_is_gone().await, Ok(false));
     if is_last || is_there {
         parts.on_disk(move |slots| slots.set_mark(slot, LEAVING, false)).await?;
@@ -51,7 +52,7 @@ async fn take_out(
     }
     parts.on_disk(move |slots| slots.set_mark(slot, LEAVING, true)).await?;
     let Err(why) = member.etcd.remove(own, &members).await else { return Ok(()) };
-    // The answer of who has removed itself may be lost.
+    // The answer to a member that removed itself may be lost.
     match member.etcd.members().await {
         Ok(members) if !members.iter().any(|one| member.is_own(one)) => Ok(()),
         Ok(_) => {

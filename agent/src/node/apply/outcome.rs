@@ -14,7 +14,7 @@ use crate::node::effects::Parts;
 use crate::node::log_excerpt::with_log;
 use crate::slot::store::Ledger;
 
-/// The most that `status.rolledBack.message` takes, in characters.
+/// Maximum length of `status.rolledBack.message`, in characters.
 const MAX_REASON_CHARS: usize = 1024;
 
 /// Changes a slot's record, if there is one.
@@ -31,21 +31,21 @@ pub(super) async fn change(
     Ok(changed.await?)
 }
 
-/// The time of a trial begins. What follows stops a node: is the Node really gone?
+/// Starts a trial. The next step stops a node, so the deletion of its Node is verified.
 pub(super) async fn begin_trial(
     parts: &Parts,
     slot: SlotName,
     node: &NodeSeen,
     now: Timestamp,
 ) -> Result<(), ApplyError> {
-    // With a slot that runs it is always said to be: no other Node is a reason to stop it.
+    // While a slot runs, only the deletion of its own Node is a reason to stop it.
     if *node == NodeSeen::Absent && !parts.node_is_gone().await.map_err(ApplyError::Ask)? {
         return Err(ApplyError::Superseded("the Node exists"));
     }
     restart_trial(parts, slot, now).await
 }
 
-/// The time of a trial begins, in this boot.
+/// Starts the time of a trial, in this boot.
 pub(super) async fn restart_trial(parts: &Parts, slot: SlotName, now: Timestamp) -> Result<(), ApplyError> {
     let boot_id = parts.boot_id.clone();
     let begin = move |record: &mut Record| {
@@ -58,7 +58,7 @@ pub(super) async fn restart_trial(parts: &Parts, slot: SlotName, now: Timestamp)
     change(parts, slot, begin).await
 }
 
-/// The trial was passed: what failed before is forgotten.
+/// Records a passed trial, and clears earlier failures.
 pub(super) async fn commit(
     parts: &Parts,
     slot: SlotName,
@@ -85,7 +85,7 @@ pub(super) async fn commit(
     Ok(forgiven.await?)
 }
 
-/// The trial failed: the version is refused if there is a slot to go back to, and counted if not.
+/// Records a failed trial. The version is refused if there is a former slot, and counted otherwise.
 pub(super) async fn fail(
     parts: &Parts,
     slot: SlotName,
@@ -102,7 +102,7 @@ pub(super) async fn fail(
     let random = rand::random();
     let written = parts.on_disk(move |slots| {
         let seen = slots.look(slot, true)?;
-        // The logs took a while, and kubeadm may have come to its end meanwhile.
+        // Reading the logs takes time, and kubeadm may have finished since.
         if seen.is_kept() {
             return Ok(false);
         }

@@ -21,7 +21,7 @@ const SCRIPT: &str = include_str!("rules.sh");
 /// Timeout of the cleanup, enough for thousands of Services.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Removes them, once no slot runs. What stays shows in the log, and goes with the next boot.
+/// Removes the chains when no slot runs. Remaining chains are logged, and end with the boot.
 pub(super) async fn clean_rules(parts: &Parts, slot: SlotName) {
     let why = match clean(parts, slot).await {
         Ok(None | Some(Ran { exit: Exit::Code(0), .. })) => return,

@@ -33,7 +33,7 @@ const PULL_KEY: &str = ".dockerconfigjson";
 const CA_FILE: &str = "registry-ca.pem";
 const PULL_FILE: &str = "pull.json";
 
-/// The version that is wanted, as the cluster has it.
+/// The selected version, as stored in the cluster.
 struct Wanted {
     facts: VersionFacts,
     template: Template,
@@ -42,7 +42,7 @@ struct Wanted {
     machine_uid: String,
 }
 
-/// Fills the slot with the version, unless something else is selected by now.
+/// Fills the slot with the version, unless another one is selected now.
 pub(super) async fn prepare(
     parts: &Parts,
     slot: SlotName,
@@ -53,7 +53,7 @@ pub(super) async fn prepare(
     let wanted = wanted(parts, version)?;
     let plane = if parts.home.follows_slot() { Plane::Standalone } else { Plane::Cluster { is_run: false } };
     template::check(&wanted.template, plane)?;
-    // The plan asks for no such thing.
+    // The plan never requests this.
     if parts.on_disk(move |slots| slots.look(slot, false)).await?.is_kept() {
         return Err(ApplyError::Superseded("the slot has a control plane and is kept"));
     }
@@ -82,7 +82,7 @@ pub(super) async fn prepare(
     fill(parts, slot, wanted, (filled, None), image, contents, say).await
 }
 
-/// Returns the record of what a slot is filled with.
+/// Returns the content record of a slot.
 fn filled(template: &Template, image: &NodeImage, node_name: Option<MachineName>) -> Filled {
     let cri_socket = image.labels.get(CRI_SOCKET_LABEL).map_or(CRI_SOCKET, String::as_str).to_owned();
     Filled { template: template.clone(), layers: image.layers.len(), cri_socket, node_name }
@@ -194,7 +194,7 @@ fn all_contents(
     Ok(contents)
 }
 
-/// The image, with the version's pull secret if it names one. Given up as soon as the plan is another one.
+/// Fetches the image with the pull secret of the version, if any. Canceled when the plan changes.
 async fn image(
     parts: &Parts,
     slot: SlotName,
@@ -288,7 +288,7 @@ async fn fill(
     };
     let (mount, role) = (parts.slots.places().mount_unit(slot), filled.template.kubernetes.role);
     let mut files = host_files(parts, slot, &record, &filled).await?;
-    // The others are of the slot that runs, until this one starts.
+    // The other files belong to the running slot until this one starts.
     files.retain(|file| file.path.file_name().is_some_and(|name| name.to_string_lossy() == mount));
     let begun = record.clone();
     let changed = parts

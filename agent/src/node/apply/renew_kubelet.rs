@@ -39,7 +39,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of checks for the approved certificate.
 const MAX_CHECKS: u32 = 60;
 
-/// Renews it. May be done twice.
+/// Renews the certificate. May be repeated.
 pub(super) async fn renew(parts: &Parts, slot: SlotName, say: Say<'_>) -> Result<(), ApplyError> {
     let Some(leader) = parts.leader(slot).await? else {
         return Err(ApplyError::Superseded("the slot no longer runs"));

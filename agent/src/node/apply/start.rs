@@ -32,7 +32,7 @@ const HOST_UNITS: [&str; 2] = ["systemd-modules-load.service", "systemd-sysctl.s
 /// Directory of the shared in-memory files, as the slot sees it.
 pub(super) const SHARED: &str = "/run/bedplate/";
 
-/// Starts it. What runs already is as good.
+/// Starts the slot. A running slot is left running.
 pub(super) async fn start(parts: &Parts, slot: SlotName, say: Say<'_>) -> Result<(), ApplyError> {
     let (record, filled, joined) = parts
         .on_disk(move |slots| {
@@ -62,7 +62,7 @@ pub(super) async fn start_claimed(
     launch(parts, slot, (&filled, files), shared).await
 }
 
-/// Writes the host's files and what the slot gets in memory, then starts the slot's unit.
+/// Writes the host's files and the slot's in-memory files, then starts the slot's unit.
 async fn launch(
     parts: &Parts,
     slot: SlotName,
@@ -91,7 +91,7 @@ async fn launch(
     }
     parts.units.reset_failed(&unit).await?;
     if parts.units.state(&unit).await?.active.is_down() {
-        // Chains and links of a slot that ended without being stopped.
+        // Removes chains and links of a slot that crashed.
         clean_rules(parts, slot).await;
         clean_links(parts).await;
         let root = parts.root.clone();
@@ -135,7 +135,8 @@ pub(crate) async fn host_files(
     Ok(render::host(&input, parts.slots.places())?)
 }
 
-/// The list of name servers that a node can use: that of systemd-resolved is one of a stub on the host's own loopback.
+/// Returns a list of name servers that a node can use. The default list of systemd-resolved names a stub on
+/// the host's loopback.
 fn name_servers(root: &Path) -> Option<PathBuf> {
     let found = ["run/systemd/resolve/resolv.conf", "etc/resolv.conf"]
         .into_iter()

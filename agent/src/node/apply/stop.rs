@@ -1,4 +1,4 @@
-//! Stops a slot: politely, then not, and takes its root off.
+//! Stops a slot, terminates it after a timeout, and unmounts its root.
 //!
 //! Called by `apply`.
 
@@ -19,7 +19,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(100);
 const TERMINATION_TIMEOUT: Duration = Duration::from_secs(20);
 const SIGNAL_KILL: i32 = nix::libc::SIGKILL;
 
-/// Stops it and takes its root off. What is stopped already is as good.
+/// Stops the slot and unmounts its root. A stopped slot is only unmounted.
 pub(super) async fn stop(parts: &Parts, slot: SlotName) -> Result<(), ApplyError> {
     let unit: UnitName = service(slot).parse()?;
     match parts.units.stop(&unit, SHUTDOWN_TIMEOUT).await {
@@ -55,8 +55,8 @@ pub(super) async fn stop(parts: &Parts, slot: SlotName) -> Result<(), ApplyError
     Ok(())
 }
 
-/// Removes the links that a slot has left on the host's network, once none runs. Those that stay show in the log, and in the gate of the
-/// next slot if they matter.
+/// Removes links that a slot left on the host's network, when no slot runs. Remaining links are logged. If
+/// they matter, the next health gate fails.
 pub(super) async fn clean_links(parts: &Parts) {
     let cleaned = async {
         for slot in SlotName::ALL {
@@ -97,7 +97,7 @@ pub(super) async fn clean_links(parts: &Parts) {
     }
 }
 
-/// Takes a slot's root off.
+/// Unmounts a slot's root.
 pub(super) async fn unmount(parts: &Parts, slot: SlotName) -> Result<(), ApplyError> {
     let mount: UnitName = parts.slots.places().mount_unit(slot).parse()?;
     let result = parts.units.stop(&mount, TERMINATION_TIMEOUT).await?;

@@ -49,7 +49,8 @@ fn on_free(seen: &ClaimObserved, released: Option<&ClaimRecord>) -> ClaimPlan {
     };
     let claim = match &seen.claim {
         ClaimSeen::Unknown => return wait(Pending::ApiServer),
-        // The claim object was lost while the host was wiped: without a record, the Machine would say for ever that it is.
+        // The claim object was lost during the wipe. Without a record, the Machine would report the wipe
+        // without an end.
         ClaimSeen::Absent if released.is_none() && wipe::is_wiped_unseen(seen) => {
             return ClaimPlan::Do(ClaimStep::EndRelease);
         }
@@ -85,7 +86,7 @@ fn on_free(seen: &ClaimObserved, released: Option<&ClaimRecord>) -> ClaimPlan {
 fn on_new(seen: &ClaimObserved, claim: &ClaimFacts) -> ClaimPlan {
     match earlier(seen, claim) {
         Some(ReportedState::Released) => wait(Pending::Removal),
-        // The record went with the state of the host: the user data may have run.
+        // The record was lost with the state of the host, so the user data may have run.
         Some(
             ReportedState::Bootstrapping
             | ReportedState::Joined
@@ -95,7 +96,7 @@ fn on_new(seen: &ClaimObserved, claim: &ClaimFacts) -> ClaimPlan {
         ) => {
             fail(FailureCause::Interrupted, "the host lost its state, so the result of the claim is unknown")
         }
-        // A restored claim object does not know of its end.
+        // A restored claim object does not have its end.
         None | Some(ReportedState::Preparing) if seen.state.has_used(&claim.uid) => fail(
             FailureCause::Interrupted,
             "the host was wiped at the end of this claim; a claim runs only once",
@@ -157,7 +158,7 @@ fn on_held(seen: &ClaimObserved, record: &ClaimRecord) -> ClaimPlan {
     }
 }
 
-/// Evidence that the recorded claim has ended. An absent claim object is none.
+/// Returns evidence that the recorded claim has ended. An absent claim object is not evidence.
 fn evidence(seen: &ClaimObserved, record: &ClaimRecord) -> Option<Evidence> {
     if seen.api != Api::Live {
         return None;
@@ -217,7 +218,7 @@ fn on_preparing(seen: &ClaimObserved, record: &ClaimRecord) -> ClaimPlan {
     ClaimPlan::Do(ClaimStep::BeginBootstrap { timeout })
 }
 
-/// The slot is filled. `same_boot`: the stage was reached in this boot.
+/// Plans for a filled slot. `same_boot`: the stage was reached in this boot.
 fn on_bootstrapping(
     seen: &ClaimObserved,
     record: &ClaimRecord,
@@ -305,7 +306,7 @@ fn joining(seen: &ClaimObserved, record: &ClaimRecord) -> Result<ClaimStep, Pend
     }
 }
 
-/// The host has joined: its slot runs, whether the claim object is there or not.
+/// Plans for a host that has joined. Its slot runs even if the claim object does not exist.
 fn on_joined(seen: &ClaimObserved, record: &ClaimRecord) -> ClaimPlan {
     if !seen.slot.runs {
         if may_start(seen) {
@@ -317,7 +318,7 @@ fn on_joined(seen: &ClaimObserved, record: &ClaimRecord) -> ClaimPlan {
     rest(seen, record, Pending::End)
 }
 
-/// The host did not join: its slot stays for a user to look into.
+/// Plans for a host that did not join. Its slot is kept for the user.
 fn on_failed(seen: &ClaimObserved, record: &ClaimRecord) -> ClaimPlan {
     if seen.slot.runs {
         return ClaimPlan::Do(ClaimStep::StopSlot);

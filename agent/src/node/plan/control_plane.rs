@@ -30,19 +30,19 @@ pub(super) fn is_kept(seen: &Observed, slot: SlotName) -> bool {
     seen.slots[slot].is_kept()
 }
 
-/// A slot is left for good: stopped and emptied, but before that a joined control plane is taken out of its cluster's etcd, which would count
-/// a member that is gone.
+/// Stops and empties a slot permanently. Before that, a joined control plane is removed from its cluster's
+/// etcd, which would count the missing member.
 pub(super) fn give_up(seen: &Observed, slot: SlotName) -> Step {
     let joined = seen.slots[slot].joined_control_plane;
-    // Written once it is out.
+    // Recorded after the removal.
     if joined && stage(seen, slot) != Some(&Stage::Retired) {
         return Step { slot, act: Act::LeaveCluster };
     }
     stop_and_empty(seen, slot)
 }
 
-/// A slot that is the node is left for another one that is ready: not before a joined control plane is out of its cluster's etcd. What comes
-/// next joins under the same name and address, and two of one cannot be.
+/// Replaces the slot that is the node, but not before a joined control plane has left its cluster's etcd. The
+/// next slot joins under the same name and address, which etcd accepts only once.
 pub(super) fn leave_first(seen: &Observed, former: SlotName, plan: Plan) -> Plan {
     let joined = seen.slots[former].joined_control_plane;
     match plan {
@@ -75,7 +75,7 @@ pub(super) fn may_leave(seen: &Observed, message: &str) -> Plan {
 /// Plans for a control plane without a record that runs it. Its trial failed at the moment kubeadm finished,
 /// or the record was deleted. None: there is no such slot.
 pub(super) fn astray(seen: &Observed) -> Option<Plan> {
-    // For one that was stopped, what runs in its place is not disturbed.
+    // A stopped control plane does not affect the slot that replaced it.
     let free = applied(seen).is_none();
     let astray = |slot: &SlotName| {
         let known =
@@ -111,7 +111,7 @@ pub(super) fn in_the_way(slot: SlotName) -> Plan {
 /// such as a network plug-in. A stopped etcd member may be the one that its cluster's quorum needs.
 pub(super) fn until(seen: &Observed, slot: SlotName, mut awaited: Wait, deadline: Timestamp) -> Wait {
     if !is_kept(seen, slot) {
-        // Over, it waits for the API server alone, whose word comes by itself.
+        // After the deadline it waits only for the API server, whose answer wakes the loop.
         let deadline = Some(deadline).filter(|deadline| *deadline > seen.now);
         awaited.until = [awaited.until, deadline].into_iter().flatten().min();
     } else if seen.now >= deadline {

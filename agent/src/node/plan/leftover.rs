@@ -1,4 +1,4 @@
-//! Slots that hold a version that will not run: they are emptied, and the Secrets that the version names go with them.
+//! Empties slots whose version will not run, which also removes the Secrets that the version names.
 //!
 //! Pure. Part of `plan`.
 

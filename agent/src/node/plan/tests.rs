@@ -105,7 +105,7 @@ impl World {
     fn running(&self) -> Option<SlotName> {
         let running: Vec<SlotName> =
             SlotName::ALL.into_iter().filter(|slot| runs(&self.seen, *slot)).collect();
-        assert!(running.len() < 2, "two nodes at once\n{}", self.log.join("\n"));
+        assert!(running.len() < 2, "two nodes run concurrently\n{}", self.log.join("\n"));
         running.first().copied()
     }
 
@@ -558,7 +558,7 @@ fn expired_kubelet_certificate_is_renewed_unless_the_machine_is_paused() {
     assert!(matches!(world.plan(), Plan::Wait(_)));
     world.machine().paused = false;
     world.seen.api = Api::Away;
-    assert!(matches!(world.plan(), Plan::Wait(_)), "nobody could answer it");
+    assert!(matches!(world.plan(), Plan::Wait(_)), "no API server could answer");
 }
 
 #[test]

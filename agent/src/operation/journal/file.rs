@@ -44,9 +44,9 @@ pub struct Note {
 pub trait Notes: Send + Sync {
     /// Returns all notes. Damaged ones are skipped and logged.
     async fn read(&self) -> Result<Vec<Note>, FileError>;
-    /// Keeps one; on disk when it returns.
+    /// Stores a note. On return it is on disk.
     async fn put(&self, note: &Note) -> Result<(), FileError>;
-    /// Removes one.
+    /// Removes a note.
     async fn remove(&self, uid: &str) -> Result<(), FileError>;
 }
 
@@ -117,8 +117,8 @@ impl Notes for NoteDirectory {
     }
 }
 
-/// UIDs of notes that have done their work: their object is not among `objects`, which are all that there are, ended or not, and thirty days have gone by.
-/// Beyond 256 the oldest of those go earlier.
+/// Returns the UIDs of notes to remove: their object is not in `objects`, which is the complete list, and
+/// they are thirty days old. Beyond 256 notes, the oldest ones are removed earlier.
 pub fn outdated(notes: &[Note], objects: &[&str], now: Timestamp) -> Vec<String> {
     let mut gone: Vec<&Note> = notes.iter().filter(|note| !objects.contains(&note.uid.as_str())).collect();
     gone.sort_by_key(|note| note.begun);

@@ -1,5 +1,5 @@
-//! This host's Node where its API server is the slot's: watched with the
-//! credential of the kubelet in the slot.
+//! This host's Node when its API server belongs to the slot's cluster. It is watched with the credential of
+//! the slot's kubelet.
 //!
 //! ```text
 //!   find ─┬─ no slot, no credential ───────────────────────► published; wait until the node's loop has acted
@@ -36,7 +36,7 @@ use crate::plane::view::{Single, trim};
 
 /// Minimum interval between two watches after a failure.
 const MIN_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// A kubelet that could not be looked for is looked for again.
+/// Delay before the next search for a kubelet after an error.
 const POLL_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Observed state of this host's Node.
@@ -127,7 +127,8 @@ impl NodeFollower {
         Self { kubelet, name, look, told, followed: None, tried: None }
     }
 
-    /// Drops the watch if there is another credential, or if it fails while something is done to the slot: its API server may just have come.
+    /// Drops the watch if the credential changed, or if it fails while the slot changes, because the slot's
+    /// API server may have started.
     async fn check_credential(&mut self) {
         let Some(joined) = self.followed.as_ref().map(|followed| followed.joined.clone()) else { return };
         let is_same = self.kubelet.find().await.is_ok_and(|found| found == Kubelet::Joined(joined));
@@ -169,7 +170,7 @@ impl NodeFollower {
         Turn::At(Instant::now() + POLL_INTERVAL)
     }
 
-    /// Asks for a Node that the watch does not have, and publishes what is known.
+    /// Reads a Node that the watch does not have, and publishes the state.
     async fn ask(&mut self) -> Turn {
         let Some(followed) = self.followed.as_mut().filter(|followed| !followed.silent) else {
             return Turn::Idle;
@@ -251,7 +252,7 @@ fn access(joined: &Joined, machine: &MachineName) -> Result<Access, PrepareClien
     Access::new(&endpoint, machine, (&credential.certificate_pem, &credential.key_pem))
 }
 
-/// Asks its API server now whether the Node is gone.
+/// Verifies by a live read that the Node is deleted.
 pub(super) async fn ask_gone(joined: &Joined, machine: &MachineName) -> Result<bool, AskServerError> {
     let access = access(joined, machine).map_err(|error| AskServerError::Answer {
         what: "the credential of the kubelet".to_owned(),

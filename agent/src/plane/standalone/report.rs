@@ -90,7 +90,7 @@ impl Reconcile for Reporter {
     }
 }
 
-/// The last word that pxed has taken.
+/// The last report that pxed has accepted.
 struct Taken {
     word: Word,
     /// Machine that pxed has sent since.

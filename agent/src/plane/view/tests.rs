@@ -175,7 +175,7 @@ fn machine_stays_ours_only_while_its_next_certificate_is_pending() {
     assert!(!view.seen(start).0.ours);
     view.take_machine(Event::Apply(shows("m", 0xcd)));
     view.expects.store(false, Ordering::Relaxed);
-    assert!(!view.seen(start).0.ours, "it did not come: somebody else has it");
+    assert!(!view.seen(start).0.ours, "it did not arrive: another host has it");
     view.reopened(Digest::from_sha256([0xcd; 32]), start);
     assert!(view.seen(start).0.ours);
 }

@@ -8,7 +8,7 @@ use crate::model::{Api, StepName};
 use crate::node::claim_record::{ClaimRecord, ClaimStage, Claimant, FailureCause, ProviderId, ReleasePolicy};
 pub use crate::node::host_state::HostState;
 
-/// Everything that decides.
+/// Input of the plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClaimObserved {
     /// Now.
@@ -17,7 +17,7 @@ pub struct ClaimObserved {
     pub uptime: SignedDuration,
     /// The kernel's boot ID.
     pub boot_id: String,
-    /// State of the management API server. What follows about Machine and claim is current only if it is live.
+    /// State of the management API server. Machine and claim are current only if it is live.
     pub api: Api,
     /// The Machine.
     pub machine: PoolMachine,
@@ -178,7 +178,7 @@ pub struct ClaimSlot {
     pub runs: bool,
     /// The user data.
     pub script: Script,
-    /// True if the sentinel is there, or the user data does not name one.
+    /// True if the sentinel exists, or the user data does not name one.
     pub has_sentinel: bool,
     /// True if the kubelet is healthy.
     pub is_kubelet_healthy: bool,

@@ -72,12 +72,12 @@ pub(super) fn was_wiping(seen: &ClaimObserved, id: &ProviderId) -> bool {
 pub(super) fn is_wiped_unseen(seen: &ClaimObserved) -> bool {
     let PoolMachine::Own { last: Some(last), .. } = &seen.machine else { return false };
     let is_emptied = seen.slot.is_empty && !seen.slot.runs && !seen.slot.is_foreign;
-    // The record goes with a disk or with a memory. Boot facts that cannot be read do not tell.
+    // The record is lost with the disk or the memory. Unreadable boot facts prove nothing.
     let is_booted = matches!(seen.state, HostState::Disk { .. } | HostState::Memory);
     last.state == Some(ReportedState::Wiping) && is_emptied && is_booted
 }
 
-/// The slots are empty: the claim ends here, or with a wipe.
+/// Plans for empty slots: the claim ends now, or after a wipe.
 pub(super) fn end(seen: &ClaimObserved, record: &ClaimRecord) -> ClaimStep {
     let token = match record.release {
         ReleasePolicy::Empty => return ClaimStep::EndRelease,
@@ -94,7 +94,7 @@ fn token(seen: &ClaimObserved, record: &ClaimRecord) -> String {
     }
 }
 
-/// The host must boot, and be wiped by that. `same_boot`: it has not booted since.
+/// Plans for a host that must be wiped by its next boot. `same_boot`: it has not booted since.
 pub(super) fn on_wiping(
     seen: &ClaimObserved,
     record: &ClaimRecord,

@@ -121,7 +121,7 @@ fn h6_further_control_plane_leaves_its_cluster_before_it_is_repaved() {
     assert_eq!(
         stage(&world.seen, SlotName::A),
         Some(&Stage::Prepared),
-        "what was the node once is filled anew"
+        "a former slot of the node is filled again"
     );
 }
 
@@ -163,7 +163,7 @@ fn leaving_control_plane_leaves_whatever_its_api_server_reports() {
     (world.seen.slots[SlotName::A].runs, world.seen.api) = (true, Api::Live);
     let Plan::Do(step) = world.plan() else { panic!("{:?}", world.plan()) };
     world.apply(step);
-    assert_eq!(world.plan(), Plan::step(SlotName::A, Act::StopSlot), "nobody is asked by it any more");
+    assert_eq!(world.plan(), Plan::step(SlotName::A, Act::StopSlot), "its API server is not asked again");
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn expired_kubelet_certificate_is_reported_if_the_cluster_is_silent() {
         "{message}"
     );
     world.seen.api = Api::Live;
-    assert_eq!(reason(&mut world).0, PavedReason::Applied, "it is told of its Node");
+    assert_eq!(reason(&mut world).0, PavedReason::Applied, "its Node is reported");
     world.seen.node = NodeSeen::Unknown;
     assert_eq!(reason(&mut world).0, PavedReason::KubeletCertificateExpired);
     // The version says by what it has joined.
@@ -282,7 +282,7 @@ fn expired_kubelet_certificate_is_reported_if_the_cluster_is_silent() {
     world.seen.api = Api::Away;
     assert_eq!(world.plan(), Plan::step(SlotName::A, Act::RenewKubelet));
     world.machine().paused = true;
-    assert_eq!(reason(&mut world).0, PavedReason::KubeletCertificateExpired, "as was told last");
+    assert_eq!(reason(&mut world).0, PavedReason::KubeletCertificateExpired, "as reported last");
 }
 
 #[test]

@@ -18,7 +18,7 @@ async fn node_step_that_hangs_is_named_by_the_watchdog() {
     while world.images.asked.load(Ordering::Relaxed) == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    assert_eq!(liveness.check(), Ok(()), "it has begun");
+    assert_eq!(liveness.check(), Ok(()), "it has started");
     tokio::time::sleep(patience + PULSE_INTERVAL).await;
     assert!(liveness.check().unwrap_err().starts_with("node sent no"));
     agent.abort();
