@@ -422,12 +422,12 @@ mod tests {
             (
                 json!({ "container": { "network": "Veth" }, "kubernetes": control_plane }),
                 "ControlPlane",
-                "container.network is Veth",
+                "container.network Veth ",
             ),
             (
                 json!({ "container": { "network": "Macvlan" }, "kubernetes": control_plane }),
                 "ControlPlane",
-                "container.network is Macvlan",
+                "container.network Macvlan ",
             ),
             (encoded("base64", "!"), "Encoding", "files[0] (/a): the content is not base64"),
             (encoded("gzip+base64", "aGVsbG8="), "Encoding", "files[0] (/a): the content is not gzip"),

@@ -306,7 +306,7 @@ async fn credentials_that_others_can_read_or_that_are_for_elsewhere_are_refused(
     for mode in [0o660, 0o604, 0o644] {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         let text = store.ensure(&source, &quiet).await.unwrap_err().to_string();
-        assert!(text.contains(&format!("its mode is {mode:04o}")) && text.ends_with("chmod 0600"), "{text}");
+        assert!(text.contains(&format!("mode {mode:04o}")) && text.ends_with("chmod 0600"), "{text}");
     }
     fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).unwrap();
     let text = fs::read_to_string(&path).unwrap().replace(&case.registry.address, "elsewhere.example");

@@ -179,8 +179,8 @@ mod tests {
         let server = server();
         let disks = observe_disks(server.path());
         let none = select_disk(&DiskSelector::Serial("X".to_owned()), &disks).unwrap_err().to_string();
-        assert!(none.starts_with("no disk matches serial X; there are: nvme0n1 (model SAMSUNG"), "{none}");
+        assert!(none.starts_with("no disk matches serial X; disks found: nvme0n1 (model SAMSUNG"), "{none}");
         let several = select_disk(&rule(None, None, Some(true), None), &disks).unwrap_err().to_string();
-        assert_eq!(several, "the rule (rotational) matches 2 disks (sda, sdb): it must match exactly one");
+        assert_eq!(several, "the rule (rotational) matches 2 disks (sda, sdb); it must match exactly one");
     }
 }

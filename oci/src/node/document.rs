@@ -256,7 +256,7 @@ mod tests {
         let found = layers(&image, &config(&[12, 13, 12]), &limits).unwrap();
         assert_eq!(found.iter().map(|l| l.diff_id).collect::<Vec<_>>(), [digest(13), digest(12)]);
         assert_eq!(found[0].expected, 20 * limits.growth);
-        assert!(layers(&image, &config(&[12, 13]), &limits).unwrap_err().contains("2 diff ids"));
+        assert!(layers(&image, &config(&[12, 13]), &limits).unwrap_err().contains("2 diff IDs"));
         let plain = manifest(vec![descriptor(LAYER_TYPES[0].0, 2, 10)]);
         assert!(layers(&plain, &config(&[3]), &limits).is_err());
     }

@@ -729,7 +729,7 @@ fn d3_failed_user_data_is_reported_with_the_end_of_its_log() {
         pool.settled(ClaimState::Failed).await;
         let (status, reason, message) = pool.paved();
         assert_eq!((status, reason), (Truth::False, PavedReason::BootstrapFailed));
-        for part in ["exit code 7", "[kubelet-check] not ready"] {
+        for part in ["exited with code 7", "[kubelet-check] not ready"] {
             assert!(message.contains(part), "{message}");
         }
         assert!(!message.contains("token-of-the-claimant"), "{message}");
