@@ -95,7 +95,7 @@ impl fmt::Display for InPlace {
             }
         };
         let until_boot = matches!(self, Self::Sysctls(_) | Self::KernelModules { .. });
-        let remove_word = if until_boot { "leaves until the next boot" } else { "removes" };
+        let remove_word = if until_boot { "keeps until the next boot" } else { "removes" };
         let parts = [("sets", set), (remove_word, remove)];
         let parts = parts.iter().filter(|(_, names)| !names.is_empty());
         let parts: Vec<String> = parts.map(|(word, names)| format!("{word} {}", names.join(", "))).collect();
@@ -380,11 +380,7 @@ mod tests {
                 json!({"maxPods": 60}),
                 "kubernetes.kubeletConfiguration: changes, the kubelet is restarted",
             ),
-            (
-                "/sysctls",
-                json!({"a.b": "1"}),
-                "sysctls: sets a.b=1; leaves until the next boot vm.swappiness",
-            ),
+            ("/sysctls", json!({"a.b": "1"}), "sysctls: sets a.b=1; keeps until the next boot vm.swappiness"),
             ("/kernelModules", json!(["overlay", "nbd"]), "kernelModules: sets nbd"),
             ("/files/1/content", json!("y"), "files: /etc/marked is written"),
         ] {

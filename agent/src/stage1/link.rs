@@ -108,7 +108,7 @@ fn apply(change: Change, name: &str) -> Result<(), StageError> {
     let act = match change {
         Change::Up { .. } => "set up",
         Change::Address { .. } => "give an address to",
-        Change::NoAddress { .. } => "take an address from",
+        Change::NoAddress { .. } => "remove an address from",
         Change::Route { .. } => "add a route to",
     };
     let answer = exchange(&encode(change, 1)).map_err(StageError::system(act, name))?;

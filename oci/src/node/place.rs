@@ -378,7 +378,7 @@ pub(crate) fn accept_missing_support(
 ) -> Result<(), UnpackLayerError> {
     match set {
         Err(Errno::OPNOTSUPP) if name.as_encoded_bytes().starts_with(b"user.") => {
-            tracing::debug!(path = %shown(path), name = %name.display(), "file system takes no such attribute");
+            tracing::debug!(path = %shown(path), name = %name.display(), "file system does not support an extended attribute");
             Ok(())
         }
         set => set.map_err(failed(path, "set an extended attribute")),
