@@ -1,5 +1,5 @@
-//! Pure: how a kubelet that has joined asks for a certificate once more, after its own has ended: by the discovery that its version names,
-//! as kubeadm had it ask at the join.
+//! Pure: credential by which a joined kubelet requests a new certificate after its own has expired. It uses
+//! the discovery of its version, like kubeadm at the join.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub enum JoinedBy<'a> {
         /// Token that replaces the credential of the kubeconfig.
         token: Option<&'a str>,
     },
-    /// A token alone. The cluster's CA is the one that the node believes already.
+    /// A token without a CA. The node trusts the cluster's CA already.
     Token {
         /// The API server as `host:port`.
         endpoint: &'a str,
@@ -80,7 +80,7 @@ pub fn kubeconfig_with_token(text: &str, endpoint: Option<&str>, token: &str) ->
     Some(made.to_string())
 }
 
-/// The name of the cluster that a kubeconfig means.
+/// Returns the name of the current cluster of a kubeconfig.
 pub(crate) fn current_cluster(config: &Map<String, Value>) -> Option<&str> {
     let current = config.get("current-context")?.as_str()?;
     let contexts = config.get("contexts")?.as_array()?;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::mistake::{Mistake, Mistakes};
 use crate::release::Format;
 
-/// Arguments that are not a version's to set, and what to do instead.
+/// Arguments that a version must not set, and the alternative.
 const OWNED: [(&str, &str); 8] = [
     ("node-labels", "use nodeLabels"),
     ("register-with-taints", "use taints"),

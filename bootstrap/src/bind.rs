@@ -1,11 +1,11 @@
-//! Pure: what of the host a version has bound into its slot, and which paths of a slot are not of its root for that or another reason.
+//! Pure: binds of the host's paths into a slot, and the paths of a slot that are outside of its root.
 //!
 //! ```text
 //!   source[:target[:option[,option]]]     options: ro, rw, rbind, norbind
 //! ```
 //! Called by `template` and by agents.
 
-/// A path of the host's in a slot.
+/// A path of the host in a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bind {
     /// Path on the host.
@@ -66,7 +66,7 @@ impl Bind {
         format!("{name}={}:{}{option}", self.source, self.target)
     }
 
-    /// The device that the slot may open for it.
+    /// Returns the device that the slot may open for the bind.
     pub fn device(&self) -> Option<&str> {
         below(&self.source, "/dev").filter(|name| !name.is_empty()).map(|_| self.source.as_str())
     }
@@ -94,13 +94,13 @@ const HIDDEN: [&str; 9] = [
     "/usr/lib/modules",
 ];
 
-/// A path without doubled slashes and single dots. A template's paths hold no `..`.
+/// Returns a path without double slashes and single dots. Paths of a template have no `..`.
 pub fn plain_path(path: &str) -> String {
     let parts = path.split('/').filter(|part| !part.is_empty() && *part != ".");
     parts.fold(String::new(), |path, part| path + "/" + part)
 }
 
-/// Returns what hides a file of the version at this path from the node, besides its own binds.
+/// Returns the mount, other than binds of the version, that hides a file at this path from the node.
 pub fn hidden_by(path: &str) -> Option<&'static str> {
     let path = plain_path(path);
     HIDDEN.into_iter().find(|above| below(&path, above).is_some())

@@ -114,9 +114,9 @@ impl Certificate {
 pub struct CertificateNeeded {
     /// Use.
     pub purpose: CertificatePurpose,
-    /// True if only users give it. It is waited for and never made.
+    /// True if only users provide it. The provider waits for it and never makes it.
     pub is_external: bool,
-    /// True if the key must be there.
+    /// True if the key must exist.
     pub needs_key: bool,
     /// Path of the certificate on the machine. None: the machine gets no file.
     certificate_path: Option<String>,

@@ -33,7 +33,7 @@ impl<'a> Version<'a> {
         Ok(Self { kubernetes, release, format: release.format() })
     }
 
-    /// A free-form part as the version has it.
+    /// Free-form part of the version.
     fn part(&self, part: Part, mistakes: &mut Mistakes) -> Value {
         let value = match part {
             Part::Cluster => &self.kubernetes.cluster_configuration,
@@ -160,7 +160,7 @@ fn is_endpoint(text: &str) -> bool {
     (address.parse::<IpAddr>().is_ok() || is_dns_name(host)) && port.is_none_or(is_port)
 }
 
-/// Adds the discovery unless the version names one; gives the files that are of no use after the join.
+/// Adds the discovery unless the version names one. Returns the files that are not needed after the join.
 fn add_discovery(
     discovery: Discovery<'_>,
     theirs: &Value,
@@ -240,7 +240,7 @@ pub(crate) fn init(input: &InitInput<'_>) -> Result<Rendered, RenderKubeadmError
     let credentials = secret_in(&init, &["bootstrapTokens", "certificateKey"]).into_iter().collect();
     let mut documents = vec![init, cluster(&version, &mut mistakes)];
     if patch.is_none() {
-        // The only way there is: it becomes the configuration of the whole cluster.
+        // The only possible way: it becomes the configuration of the complete cluster.
         documents.push(kubelet::patch(input.kubernetes, Approver::Unknown, &mut mistakes));
     }
     let config = config_file("kubeadm init", &documents);
@@ -269,7 +269,7 @@ fn overlay_part(theirs: &Value, ours: Map<String, Value>, part: Part, mistakes: 
     overlay(theirs, &Value::Object(ours), part.name(), mistakes)
 }
 
-/// The configuration's own path, if one of these fields makes it a secret.
+/// Returns the path of the configuration, if one of these fields makes it a secret.
 fn secret_in(document: &Value, paths: &[&str]) -> Option<String> {
     paths.iter().any(|path| at(document, path).is_some()).then(|| KUBEADM_CONFIG.to_owned())
 }

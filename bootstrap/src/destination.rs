@@ -17,13 +17,14 @@ use crate::merge::at;
 pub enum Destination<'a> {
     /// The version names none, or makes a cluster.
     Unnamed,
-    /// `apiServerEndpoint`: the agent's own kubeconfig with another server, so the join believes the agent's authorities.
+    /// `apiServerEndpoint`: the agent's own kubeconfig with another server, so the join trusts the agent's
+    /// authorities.
     Endpoint(&'a str),
     /// `joinConfiguration.discovery.bootstrapToken`.
     Token {
         /// API server as `host:port`; empty if the version names none.
         endpoint: &'a str,
-        /// Hashes of the authorities, one of which the API server must have. None: kubeadm believes any.
+        /// Hashes of the authorities, one of which the API server must have. None: kubeadm trusts any.
         hashes: Vec<&'a str>,
     },
     /// `joinConfiguration.discovery.file`: path of a kubeconfig in the slot, or its URL.
@@ -65,7 +66,7 @@ pub enum Authorities {
     Held(String),
     /// Path of a file with them.
     File(String),
-    /// The kubeconfig names none, or takes any certificate.
+    /// The kubeconfig names none, or accepts any certificate.
     Unnamed,
 }
 

@@ -1,4 +1,4 @@
-//! Pure: the differences of two templates, and which of them a running node can take without a repave.
+//! Pure: the differences of two templates, divided into changes of the running node and changes by a repave.
 //!
 //! Used by `applyConfiguration`, and by a rolling update that need not take a node down. Users see both lists
 //! too: each entry prints as the field and its change. Contents of files are never included, because they may
@@ -17,11 +17,11 @@ use crate::kubelet::{Reconfiguration, reconfigure_kubelet};
 pub struct Difference {
     /// Can be applied to the running node, in this order.
     pub in_place: Vec<InPlace>,
-    /// Comes with the next repave only.
+    /// Changes that need a repave.
     pub needs_repave: Vec<NeedsRepave>,
 }
 
-/// A change that a running node can be given.
+/// A change of a running node.
 #[derive(Debug, Clone, PartialEq)]
 pub enum InPlace {
     /// Labels of the Node.
@@ -225,7 +225,7 @@ impl Difference {
         self.in_place_if(!set.is_empty() || !remove.is_empty(), || InPlace::Taints { set, remove });
     }
 
-    /// Written by the kubeadm that runs, for the kubelet that runs: not with a change of both.
+    /// The running kubeadm writes it for the running kubelet, so it cannot change together with the release.
     fn kubelet(&mut self, running: &KubernetesSpec, wanted: &KubernetesSpec) {
         const FIELD: &str = "kubernetes.kubeletConfiguration";
         if running.version != wanted.version {

@@ -1,5 +1,5 @@
-//! Pure: how a node finds and believes the API server: a kubeconfig with a certificate of its kubelet, or a token and the
-//! cluster's CA by its hash (Trust 5).
+//! Pure: discovery of the API server by a node, and its trust in it: a kubeconfig with a certificate of its
+//! kubelet, or a token and the hash of the cluster's CA (Trust 5).
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use crate::mistake::{Mistake, Mistakes};
 /// Discovery of the API server, and the trust in it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Discovery<'a> {
-    /// A kubeconfig whose client certificate also asks for the kubelet's: no shared token at all.
+    /// A kubeconfig whose client certificate also requests the kubelet's, so no token is shared.
     File {
         /// Absolute path of the kubeconfig in the slot.
         kubeconfig_path: &'a str,
@@ -140,8 +140,8 @@ impl fmt::Debug for JoinIdentity<'_> {
     }
 }
 
-/// Renders the kubeconfig of a join by file. It holds a key: its file is root's alone and goes when the join has succeeded. No copy of the
-/// key is left in memory but the result, which is overwritten when it is dropped.
+/// Renders the kubeconfig of a join by file. It has a key: only root may read its file, which is removed
+/// after the join. The result is the only copy of the key in memory, and is overwritten when it is dropped.
 pub fn join_kubeconfig(identity: &JoinIdentity<'_>) -> Zeroizing<String> {
     const KEY: &str = "bedplate-kubelet-key";
     let server = match identity.endpoint {

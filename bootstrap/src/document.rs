@@ -1,4 +1,4 @@
-//! Pure: documents as YAML, in one order whatever made them: apiVersion and kind first, then by name.
+//! Pure: documents as YAML in a fixed order: apiVersion and kind first, then by name.
 
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use serde_json::Value;
@@ -34,7 +34,7 @@ fn rank(name: &str) -> u8 {
     }
 }
 
-/// One file of these documents below a comment.
+/// Returns a file of these documents below a comment.
 pub(crate) fn yaml(comment: &str, documents: &[Value]) -> String {
     let head: String = comment.lines().map(|line| format!("# {line}\n")).collect();
     // Readers of the file should see the original lines, not folded ones.

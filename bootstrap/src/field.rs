@@ -25,7 +25,7 @@ impl Part {
         }
     }
 
-    /// kubeadm's kind.
+    /// Returns the kind of kubeadm.
     pub(crate) fn kind(self) -> &'static str {
         match self {
             Self::Cluster => "ClusterConfiguration",
@@ -52,7 +52,7 @@ impl Part {
         }
     }
 
-    /// Fields that v1beta4 does not have any more, and what took their place.
+    /// Fields that v1beta4 no longer has, and their replacements.
     fn gone_in_v1beta4(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Cluster => &[(
@@ -91,7 +91,8 @@ pub(crate) fn object(value: Option<&Value>, part: Part, mistakes: &mut Mistakes)
     }
 }
 
-/// Refuses what kubeadm of this release would ignore, and a dry run, which would make nothing and succeed.
+/// Refuses fields that kubeadm of this release would ignore, and a dry run, which would succeed without a
+/// Node.
 pub(crate) fn check(theirs: &Value, part: Part, format: Format, version: &str, mistakes: &mut Mistakes) {
     let field = |path: &str| format!("{}.{path}", part.name());
     if at(theirs, "dryRun").is_some() {

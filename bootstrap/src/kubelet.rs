@@ -12,7 +12,7 @@ use crate::mistake::{Mistake, Mistakes, RenderKubeadmError};
 use crate::release::{KUBELET_PATCHES, Release};
 use crate::{File, PATCHES, makes_a_cluster};
 
-/// Fields that are not a version's to set, and what to do instead.
+/// Fields that a version must not set, and the alternative.
 const OWNED: [(&str, &str); 3] = [
     ("providerID", "the Machine's name is used"),
     ("registerWithTaints", "use taints"),
@@ -38,7 +38,7 @@ impl Approver {
     }
 }
 
-/// The version's KubeletConfiguration as a merge patch: null takes a field of the cluster's away.
+/// The version's KubeletConfiguration as a merge patch: null removes a field of the cluster.
 pub(crate) fn patch(kubernetes: &KubernetesSpec, approver: Approver, mistakes: &mut Mistakes) -> Value {
     let mut fields = match &kubernetes.kubelet_configuration {
         None | Some(Value::Null) => Map::new(),
@@ -94,7 +94,7 @@ pub(crate) fn patch_file(directory: &str, patch: &Value) -> File {
 /// Commands that change the configuration of a running kubelet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reconfiguration {
-    /// The patch that takes the place of the one that is there.
+    /// The patch that replaces the existing one.
     pub file: File,
     /// kubeadm command that rewrites /var/lib/kubelet/config.yaml from the cluster's configuration and the
     /// patches.
@@ -131,7 +131,7 @@ pub fn reconfigure_kubelet(kubernetes: &KubernetesSpec) -> Result<Reconfiguratio
     mistakes.or(Reconfiguration { file, command, restart: "kubelet.service" })
 }
 
-/// Up to 1.24 a node that joins takes the cluster's configuration as it is.
+/// Up to 1.24 a joining node uses the cluster's configuration unchanged.
 pub(crate) fn without_patches(kubernetes: &KubernetesSpec) -> Mistake {
     let version = kubernetes.version.clone();
     Mistake::TooNew { field: "kubeletConfiguration of a node that joins".to_owned(), since: "1.25", version }

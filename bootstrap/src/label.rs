@@ -1,4 +1,4 @@
-//! Pure: which labels, annotations and taints a Node may have, as the kubelet checks them.
+//! Pure: rules for labels, annotations and taints of a Node, equal to those of the kubelet.
 
 use std::collections::BTreeMap;
 
