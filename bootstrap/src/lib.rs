@@ -112,9 +112,10 @@ pub struct Rendered {
     pub command: Vec<String>,
     /// Annotations for the Node. The kubelet cannot register annotations, so the agent writes them.
     pub node_annotations: BTreeMap<String, String>,
-    /// Files with a credential that is of no use once kubeadm has succeeded; absolute paths in the slot.
+    /// Files with a credential that is not needed after kubeadm has succeeded; absolute paths in the slot.
     pub credentials: Vec<String>,
-    /// Files that kubeadm makes, that `kubeadm reset` as it is run here leaves, and that a second try stumbles over.
+    /// Files of kubeadm that `kubeadm reset` does not remove with these options, and that make a second
+    /// attempt fail.
     pub leftovers: Vec<String>,
     /// The container runtime's socket as a URL.
     pub cri_socket: String,
@@ -126,7 +127,7 @@ pub fn makes_a_cluster(kubernetes: &KubernetesSpec) -> bool {
     kubernetes.role == NodeRole::ControlPlane && kubernetes.join_configuration.is_none()
 }
 
-/// Returns true if a version itself names the cluster that its node joins, and the trust in it.
+/// Returns true if a version names the cluster that its node joins, and the trust in it.
 fn names_discovery(kubernetes: &KubernetesSpec) -> bool {
     kubernetes.join_configuration.as_ref().is_some_and(configuration::names_discovery)
 }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-/// Everything that a version has wrong.
+/// All errors of a version.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct RenderKubeadmError(pub Vec<Mistake>);
 
@@ -29,7 +29,7 @@ pub enum Mistake {
         /// Text of the version.
         version: String,
     },
-    /// A part that must be a set of fields is something else.
+    /// A part is not a set of fields.
     #[error("{field} must be an object")]
     NotAnObject {
         /// Path of the field.
@@ -50,10 +50,10 @@ pub enum Mistake {
         field: String,
         /// The first release that knows it.
         since: &'static str,
-        /// The version at hand.
+        /// The version.
         version: String,
     },
-    /// A field that kubeadm of this release does not know any more; it would be ignored.
+    /// A field that kubeadm of this release no longer knows; it would be ignored.
     #[error("{field} was removed in Kubernetes {since}; use {instead}")]
     Gone {
         /// Path of the field.
@@ -63,7 +63,7 @@ pub enum Mistake {
         /// Field or setting that replaced it.
         instead: &'static str,
     },
-    /// A field that is not the version's to set, with another value.
+    /// A field with a value that differs from the required one.
     #[error("{field} is {theirs}, but must be {ours}; omit it")]
     Owned {
         /// Path of the field.

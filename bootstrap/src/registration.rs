@@ -1,4 +1,5 @@
-//! Pure: nodeRegistration: who the node is, its labels, taints and kubelet arguments, the same for join and init.
+//! Pure: nodeRegistration: identity of the node, its labels, taints and kubelet arguments, equal for join and
+//! init.
 
 use bedplate_api::configuration::{KubernetesSpec, NodeRole, Taint, TaintEffect};
 use bedplate_api::id::MachineName;
@@ -19,8 +20,8 @@ pub(crate) struct Identity<'a> {
     pub(crate) cri_socket: &'a str,
 }
 
-/// Takes the kubelet's arguments out of `theirs`, for they are not replaced but added to, and gives what lies over the rest.
-/// `defaults` are arguments that the version may set otherwise.
+/// Removes the kubelet's arguments from `theirs`, because they are extended and not replaced. Returns the
+/// required values of the other fields. `defaults` are arguments that the version may override.
 pub(crate) fn node_registration(
     identity: &Identity<'_>,
     kubernetes: &KubernetesSpec,
@@ -53,7 +54,7 @@ pub(crate) fn node_registration(
     ours.insert("name".to_owned(), json!(identity.node_name.as_str()));
     ours.insert("criSocket".to_owned(), json!(identity.cri_socket));
     ours.insert("kubeletExtraArgs".to_owned(), argument::render(&arguments, format, mistakes));
-    // Left out, kubeadm taints a control plane; a worker has none in any case.
+    // If omitted, kubeadm taints a control plane. A worker has no taints in any case.
     let named = at(theirs, "nodeRegistration.taints").is_some();
     let none = kubernetes.role == NodeRole::Worker && !named;
     if !kubernetes.taints.is_empty() || none {

@@ -1,4 +1,4 @@
-//! Pure: which release of Kubernetes a version belongs to, and what kubeadm of that release understands.
+//! Pure: the Kubernetes release of a version, and the features of its kubeadm.
 
 use crate::mistake::Mistake;
 

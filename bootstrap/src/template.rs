@@ -1,5 +1,6 @@
-//! Pure: what no host can make of a template, whatever the host. The controller and pxed refuse such an edit before it becomes a version, for
-//! each host would refuse it, and a rolling update would stop at the first one. Agents check the same before they fill a slot.
+//! Pure: errors of a template that make every host refuse it. The controller and pxed refuse such an edit
+//! before it becomes a version. Otherwise a rolling update would stop at the first host. Agents check the
+//! same before they fill a slot.
 //!
 //! Not here: what depends on a host, on the node image or on the value of a Secret.
 
@@ -16,12 +17,12 @@ use crate::mistake::RenderKubeadmError;
 use crate::plane::{Plane, check_join};
 use crate::unit;
 
-/// Begins a reference to an image that is on the hosts.
+/// Prefix of a reference to an image on the hosts.
 const LAYOUT: &str = "oci:";
 /// Maximum size of a file after decoding, in bytes.
 const MAX_FILE_BYTES: u64 = 8 << 20;
 
-/// Everything for which each host refuses a template.
+/// All reasons for which each host refuses a template.
 #[derive(Debug, Clone, PartialEq, Eq, Default, thiserror::Error)]
 pub struct CheckTemplateError(pub Vec<Refusal>);
 
@@ -35,10 +36,10 @@ impl fmt::Display for CheckTemplateError {
 /// One reason for which each host refuses a template. The text begins with the field below `template`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// A reference that no registry can be asked for.
+    /// A reference that is not valid for a registry.
     #[error("image.reference: {0}")]
     Reference(ParseReferenceError),
-    /// Authorities that no registry's certificate can be verified by.
+    /// Authorities that cannot verify the certificate of a registry.
     #[error("image.caBundle is not a list of valid PEM certificates; correct the MachineConfiguration")]
     Authorities,
     /// Values that kubeadm, the kubelet or the API server would refuse.
@@ -65,10 +66,10 @@ pub enum Refusal {
          (docs/concepts/node.md, \"Without a cluster\")"
     )]
     NoDiscovery,
-    /// A command that no shell can be given.
+    /// A command that a shell cannot run.
     #[error("{0}")]
     Commands(RenderKubeadmError),
-    /// A name that sysctl.d(5) does not read as one.
+    /// A name that sysctl.d(5) does not accept.
     #[error("sysctls: {0:?} is not the name of a kernel parameter")]
     Parameter(String),
     /// A value that would be more than one line, or another setting.
@@ -79,7 +80,7 @@ pub enum Refusal {
         /// Value of the field.
         value: String,
     },
-    /// A bind that systemd-nspawn does not take.
+    /// A bind that systemd-nspawn rejects.
     #[error("container.binds has {bind:?}, but {why}; correct the MachineConfiguration")]
     Bind {
         /// The bind.
@@ -92,7 +93,7 @@ pub enum Refusal {
         "container.memoryMax {0:?} is not a quantity of bytes such as 8Gi; correct the MachineConfiguration"
     )]
     Memory(String),
-    /// A control plane in a network in which others do not reach it.
+    /// A control plane in a network that other hosts do not reach.
     #[error("container.network {network} does not support role ControlPlane: {why}; omit container.network")]
     ControlPlane {
         /// Name of the network.
@@ -133,10 +134,10 @@ pub enum Refusal {
     },
 }
 
-/// Checks all of a template that does not depend on one host, for the hosts of a plane.
+/// Checks a template for the hosts of a plane, as far as the result does not depend on one host.
 ///
 /// # Errors
-/// Everything for which each of them refuses it.
+/// All reasons for which each of them refuses it.
 pub fn check(template: &Template, plane: Plane) -> Result<(), CheckTemplateError> {
     let mut refusals = check_image(&template.image);
     refusals.extend(check_join(template, plane).err());

@@ -1,6 +1,6 @@
 //! Pure: the unit and the script that run kubeadm in the slot once, also after kills at any point.
 //!
-//! What lies on disk says how far it came:
+//! The files on disk record the progress:
 //!
 //! ```text
 //!  nothing ──► pre commands ──► ATTEMPT ──► kubeadm ──► JOINED ──► post commands ──► FINISHED

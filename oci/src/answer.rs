@@ -1,5 +1,5 @@
-//! Timeouts of a registry's answer: one for a small answer, one for each mebibyte of a large one. A registry
-//! that sends a byte now and then is never silent for long, and would block its client forever.
+//! Timeouts of a registry's answer: one for a small answer, one for each mebibyte of a large one. Otherwise a
+//! registry that sends single bytes slowly would block its client without an end.
 //!
 //! Only the time spent waiting for the registry counts, not the time in which
 //! its bytes are written. Caller: `registry`.

@@ -14,11 +14,11 @@ const MAX_HEADER_BYTES: usize = 4096;
 pub(crate) enum Challenge {
     /// User name and password with every request.
     Basic,
-    /// A token from this place.
+    /// A token of this token service.
     Bearer { realm: String, service: Option<String>, scope: Option<String> },
 }
 
-/// The first challenge of the header that we can meet.
+/// Returns the first supported challenge of the header.
 pub(crate) fn parse(header: &str) -> Option<Challenge> {
     let header = header.get(..header.len().min(MAX_HEADER_BYTES))?.trim();
     let (scheme, rest) = header.split_once(' ').unwrap_or((header, ""));

@@ -1,4 +1,4 @@
-//! Garbage collection: removes unreferenced blobs, and nothing else.
+//! Garbage collection of unreferenced blobs.
 //!
 //! These blobs are kept:
 //! - each digest that the caller names; if it is an image's manifest, or an index that leads to one, also all
@@ -106,7 +106,7 @@ impl Store {
         Ok(())
     }
 
-    /// Records whose image is gone.
+    /// Removes records without an image.
     fn collect_records(&self, now: SystemTime) -> io::Result<()> {
         for entry in fs::read_dir(self.root().join("resolutions"))? {
             let path = entry?.path();
@@ -123,7 +123,7 @@ impl Store {
     }
 }
 
-/// The digest of the blob whose file has this name.
+/// Returns the digest of the blob whose file has this name.
 fn blob_named(name: &str) -> Option<Digest> {
     format!("sha256:{name}").parse().ok()
 }

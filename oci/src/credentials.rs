@@ -21,7 +21,7 @@ use crate::error::EnsureImageError;
 use crate::layout::open_regular;
 use crate::partial::blocking;
 
-/// Larger files are not what `docker login` writes, in bytes.
+/// Maximum size of the file in bytes. `docker login` writes smaller ones.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// User name and password of a registry.
@@ -44,7 +44,7 @@ impl Credentials {
     }
 }
 
-/// The credentials that a file has for a repository; `registries` are the names that its registry goes by.
+/// Returns the credentials of a file for a repository. `registries` are the names of its registry.
 pub(crate) async fn read(
     name: &str,
     path: &Path,
@@ -145,7 +145,7 @@ fn find(bytes: &[u8], registries: &[&str], repository: &str) -> Result<Credentia
     Ok(Credentials { username, password })
 }
 
-/// A key without what Docker puts around the host: `https://index.docker.io/v1/`.
+/// Returns a key without the prefix and suffix that Docker adds to the host: `https://index.docker.io/v1/`.
 fn place(key: &str) -> &str {
     let key = key.trim_start_matches("https://").trim_start_matches("http://").trim_end_matches('/');
     key.strip_suffix("/v1").or_else(|| key.strip_suffix("/v2")).unwrap_or(key)

@@ -100,7 +100,7 @@ enum Stop {
     Disk(io::Error),
 }
 
-/// Sees to it that the blob is in the store.
+/// Ensures that the blob is in the store.
 pub(crate) async fn run(
     store: &Store,
     name: &str,
@@ -117,7 +117,7 @@ pub(crate) async fn run(
     let what = format!("blob {}", blob.digest);
     let mut waits = Waits::new(store.options());
     let mut best = shared.with(|p| Ok(p.written())).await.map_err(disk)?;
-    // Bytes of an earlier try may be what spoils the digest; bytes of one answer are the registry's own.
+    // Bytes of an earlier attempt may cause a wrong digest. Bytes of one answer are the registry's fault.
     let mut pieced = best > 0;
     loop {
         let outcome = attempt(&shared, repository, blob, tell).await;

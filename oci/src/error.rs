@@ -11,7 +11,7 @@ use thiserror::Error;
 /// Error of `ensure`.
 #[derive(Debug, Error)]
 pub enum EnsureImageError {
-    /// A reference that is not one.
+    /// A reference that is not valid.
     #[error("image {image}: not a valid reference ({problem}); write registry/repository@sha256:...")]
     InvalidReference {
         /// The source.
@@ -19,7 +19,7 @@ pub enum EnsureImageError {
         /// Problem of the reference.
         problem: String,
     },
-    /// A tag without leave.
+    /// A tag that is not allowed.
     #[error(
         "image {image}: a tag can change what machines boot; name a digest (@sha256:...) or set allow-tag = true"
     )]
@@ -82,7 +82,7 @@ pub enum EnsureImageError {
         /// The last failure.
         problem: String,
     },
-    /// The registry answered no.
+    /// The registry refused.
     #[error(
         "image {image}: the registry refused {what} ({problem}); check the reference and the credentials"
     )]
@@ -102,7 +102,7 @@ pub enum EnsureImageError {
     DigestMismatch {
         /// The source.
         image: String,
-        /// The promise.
+        /// Expected digest.
         digest: Digest,
         /// Digest of the received bytes.
         found: Digest,

@@ -20,7 +20,7 @@ use crate::resolution::{self, FileState, Record};
 use crate::source::{Progress, Source};
 use crate::store::{Store, Tell};
 
-/// Sees to it that these files are in the store.
+/// Ensures that these files are in the store.
 pub(crate) async fn ensure(
     store: &Store,
     source: &Source,
@@ -79,7 +79,7 @@ fn read_error(name: &str, path: &Path, source: io::Error) -> EnsureImageError {
     EnsureImageError::ReadFile { image: name.to_owned(), path: path.to_owned(), source }
 }
 
-/// Copies one file into the store under the digest that it turns out to have.
+/// Copies one file into the store under its computed digest.
 async fn add(
     store: &Store,
     name: &str,

@@ -109,7 +109,7 @@ async fn copy_file(
     finish(store, name, &shared, blob).await
 }
 
-/// Compares size and digest, then gives the blob its name. What does not fit is dropped.
+/// Compares size and digest, then gives the blob its name. A blob with another size or digest is dropped.
 pub(crate) async fn finish(
     store: &Store,
     name: &str,

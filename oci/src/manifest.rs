@@ -273,8 +273,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) architecture: &'a str,
 }
 
-/// Chooses from an index: by digest, by tag, then by platform; what names no platform fits every one. The same
-/// descriptor listed twice counts once.
+/// Chooses from an index: by digest, by tag, then by platform. An entry without a platform fits every one.
+/// The same descriptor listed twice counts once.
 pub(crate) fn select<'i>(index: &'i Index, wanted: &Wanted<'_>) -> Result<&'i Descriptor, String> {
     let fits = |d: &&Descriptor| {
         wanted.digest.is_none_or(|digest| d.digest == digest)

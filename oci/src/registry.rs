@@ -3,9 +3,10 @@
 //!
 //! Not here: retrying blobs (`download`), what the documents mean (`manifest`). Caller: the store.
 //!
-//! Nothing that a registry says is believed: sizes are limits, digests are compared by the caller, redirects and token
-//! places must be https unless the registry was configured for plain http. Credentials go to the registry itself and to
-//! the token place that it names (as every client does), never to where it redirects.
+//! Answers of a registry are not trusted: sizes are limits, digests are compared by the caller, redirects and
+//! token services must be https unless the registry was configured for plain http. Credentials are sent to
+//! the registry itself and to the token service that it names (as every client does), never to a redirect
+//! target.
 
 use std::error::Error;
 use std::io;
@@ -44,9 +45,9 @@ const LARGEST_CERTIFICATES: u64 = 1 << 20;
 /// Reason for which a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Worth another try, not before `after`.
+    /// A retry may succeed, not before `after`.
     Again { problem: String, after: Option<Duration> },
-    /// No use in asking again.
+    /// A retry cannot succeed.
     Refused { problem: String },
     /// The answer exceeds the size limit.
     TooLarge { limit: u64 },
@@ -284,7 +285,7 @@ impl Repository {
         Ok(format!("Bearer {}", token.token))
     }
 
-    /// Passes 200 and 206 on; everything else becomes a failure.
+    /// Returns answers with 200 and 206. All others become failures.
     async fn accepted(&self, response: Response) -> Result<Response, Failure> {
         let status = response.status();
         if matches!(status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
@@ -341,7 +342,7 @@ fn client(
         return Err("this process has installed no TLS provider".to_owned());
     }
     let builder = Client::builder();
-    // Besides the system's: a redirect may lead to a public host.
+    // In addition to the system's, because a redirect may lead to a public host.
     let builder = if authorities.is_empty() { builder } else { builder.tls_certs_merge(authorities) };
     let builder = match reach {
         Some(reach) => {

@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use crate::partial::write_atomic;
 use crate::source::Source;
 
-/// Larger files are not records of ours.
+/// Maximum size of a record in bytes.
 const LARGEST_RECORD: u64 = 64 << 10;
 
 /// One record.

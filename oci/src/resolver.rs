@@ -6,8 +6,8 @@
 //!                      │   (one that the servers fail to answer for is passed over, as glibc does)
 //!                      └── each name server in turn, twice; who answers, counts
 //! ```
-//! The files are read at each lookup, so that a change of them counts. What nsswitch.conf, mDNS or an encrypted resolver know, it does not.
-//! Callers: `registry`, `reach`, and the agent, for its servers and for stage-1.
+//! The files are read at each lookup, so changes apply immediately. It does not use nsswitch.conf, mDNS or an
+//! encrypted resolver. Callers: `registry`, `reach`, and the agent, for its servers and for stage-1.
 
 mod configuration;
 mod query;
@@ -61,7 +61,7 @@ fn look_up(name: &str) -> io::Result<Vec<IpAddr>> {
     find(name, &Configuration::parse(&text, &interface_number))
 }
 
-/// A file's text, whatever its comments are written in.
+/// Returns the text of a file, whatever the encoding of its comments.
 fn read(path: &str) -> io::Result<String> {
     std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -92,7 +92,7 @@ impl fmt::Display for Source {
 /// Options of a store; the defaults are for pxed.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Which entry of an image index is taken, in OCI's words (`amd64`, `arm64`).
+    /// Architecture of the selected entry of an image index, in OCI's words (`amd64`, `arm64`).
     pub architecture: String,
     /// Maximum number of blobs that are transferred concurrently, over all images.
     pub parallel_transfers: usize,
@@ -106,7 +106,7 @@ pub struct Options {
     pub stall: Duration,
     /// Timeout of a complete small answer, and of each mebibyte of a large one.
     pub whole: Duration,
-    /// The largest blob that is taken, in bytes.
+    /// Maximum size of a blob, in bytes.
     pub largest_blob: u64,
     /// Time for which an unreferenced blob is kept after its last use.
     pub grace: Duration,
@@ -154,7 +154,7 @@ pub enum Progress {
         /// Bytes that it will have.
         total: u64,
     },
-    /// Something failed and will be tried again.
+    /// A failure. A retry follows.
     Retry {
         /// Human-readable failure.
         problem: String,

@@ -221,7 +221,7 @@ impl Store {
         Ok(image)
     }
 
-    /// Sees to it that a blob is in the store; asked for by many, it is transferred once.
+    /// Ensures that a blob is in the store. Concurrent requests transfer it once.
     async fn obtain(
         &self,
         name: &str,
@@ -275,7 +275,7 @@ impl Store {
         }
     }
 
-    /// Puts a small document into the store.
+    /// Stores a small document.
     pub(crate) async fn put(&self, name: &str, bytes: Vec<u8>) -> Result<Blob, EnsureImageError> {
         let blob = Blob { digest: digest_of(&bytes), size: bytes.len() as u64 };
         let writer = self.writer(blob.digest);
@@ -364,7 +364,7 @@ impl Store {
         references
     }
 
-    /// A small document, verified again: whatever reads it decides by its text.
+    /// Reads a small document and verifies it again, because readers decide by its text.
     fn read_document(&self, digest: &Digest, largest: u64) -> Result<Vec<u8>, String> {
         let path = self.path(digest);
         let size = fs::metadata(&path).map_err(|e| format!("{}: {e}", path.display()))?.len();

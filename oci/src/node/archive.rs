@@ -72,7 +72,7 @@ pub struct Archive<R> {
     source: R,
     /// Bytes of content that are not read yet.
     left: u64,
-    /// Zeros behind it.
+    /// Padding after the content.
     padding: u64,
     position: u64,
     ended: bool,
@@ -115,7 +115,7 @@ impl<R: BufRead> Archive<R> {
                 }
                 Flag::GlobalPax => {
                     let bytes = self.extension(header.size, LARGEST_PAX)?;
-                    // git's comment is harmless; what would change every member is not worth its rules.
+                    // git's comment is harmless. A header that changes every member is not supported.
                     if !tar::records(&bytes).map_err(damaged)?.is_empty() {
                         return Err(damaged("a global pax header that changes members"));
                     }
@@ -239,7 +239,7 @@ impl<R: BufRead> Archive<R> {
         Ok(())
     }
 
-    /// The content of a header that speaks of a member.
+    /// Returns the content of an extension header.
     fn extension(&mut self, size: u64, limit: u64) -> Result<Vec<u8>, ReadArchiveError> {
         if size > limit {
             let problem = "a header that is larger than the limit";

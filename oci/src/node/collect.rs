@@ -18,7 +18,7 @@ use super::store::LayerStore;
 /// Result of a collection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Collected {
-    /// Images forgotten.
+    /// Images removed.
     pub images: usize,
     /// Layers removed.
     pub layers: usize,
@@ -53,7 +53,7 @@ impl LayerStore {
         unwanted.sort_unstable();
         for (_, diff_id) in unwanted {
             let bytes = stage::whole(self.layers(), &diff_id).map_or(0, |record| record.bytes);
-            // Pinned meanwhile or not is decided in the moment in which the layer loses its name.
+            // The pin is checked at the moment in which the layer loses its name.
             match self.inner.pins.unless_pinned(&diff_id, || stage::remove_layer(self.layers(), &diff_id)) {
                 None => collected.kept += 1,
                 Some(Ok(path)) => {

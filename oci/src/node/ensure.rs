@@ -1,5 +1,5 @@
-//! Sees to it that an image is in the store: resolves it, fetches and unpacks the layers that are missing side by side, puts it
-//! together.
+//! Ensures that an image is in the store: resolves it, fetches and unpacks missing layers concurrently, and
+//! assembles it.
 //!
 //! Callers: the agent, through [`LayerStore::ensure`].
 
@@ -146,7 +146,7 @@ impl<'a> Run<'a> {
         Self { store, name, resolved, tell, whole, done, told, total, needed }
     }
 
-    /// All layers, the largest first: the last one to end is then a small one.
+    /// Fetches all layers, the largest first, so that the last one to finish is small.
     async fn layers(
         &self,
         retry: &(dyn Fn(TransferProgress) + Send + Sync),
@@ -171,7 +171,7 @@ impl<'a> Run<'a> {
         EnsureNodeImageError::NoRoom { image, path, needed, free }
     }
 
-    /// Sees to it that a layer is there; wanted by many, it is fetched once.
+    /// Ensures that a layer is in the store. Concurrent requests fetch it once.
     async fn layer(
         &self,
         layer: &Layer,

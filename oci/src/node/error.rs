@@ -15,7 +15,7 @@ use crate::error::EnsureImageError;
 /// Error of `ensure`.
 #[derive(Debug, Error)]
 pub enum EnsureNodeImageError {
-    /// A tag without leave.
+    /// A tag that is not allowed.
     #[error(
         "node image {image}: a tag can change what nodes run; name a digest (@sha256:...) or allow tags for this version"
     )]
@@ -144,7 +144,7 @@ pub enum UnpackLayerError {
         /// The limit.
         limit: u64,
     },
-    /// The room went out while it was unpacked.
+    /// The space ran out during unpacking.
     #[error("no space is left in the layer store ({free} bytes free); the layer is discarded")]
     NoRoom {
         /// Free bytes.
@@ -153,7 +153,7 @@ pub enum UnpackLayerError {
     /// The uncompressed layer does not match the configuration.
     #[error("its content is {found}, but the image's configuration names {expected}")]
     DiffIdMismatch {
-        /// The promise (diff id).
+        /// Expected digest (diff ID).
         expected: Digest,
         /// Digest of the received bytes.
         found: Digest,

@@ -1,5 +1,5 @@
-//! A layer's compressed bytes, from a registry or an OCI layout, into the stage that inflates them: hashed on the way, and gone on
-//! with by Range where a connection breaks.
+//! A layer's compressed bytes, from a registry or an OCI layout, into the stage that inflates them: hashed
+//! while they arrive, and resumed by Range after a broken connection.
 //!
 //! Not here: unpacking. Caller: `ensure`.
 
@@ -114,7 +114,7 @@ pub(crate) async fn send(
     Ok(if told.is_ok() { Fetched::Whole } else { Fetched::Unwanted { pieced } })
 }
 
-/// A file of a layout.
+/// Sends a file of a layout.
 async fn from_layout(
     layout: &Path,
     name: &str,
@@ -145,7 +145,7 @@ async fn from_layout(
     }
 }
 
-/// A registry's blob.
+/// Sends a blob of a registry.
 async fn from_registry(
     repository: &Repository,
     name: &str,

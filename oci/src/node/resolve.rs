@@ -28,7 +28,7 @@ pub(crate) struct Resolved {
     pub(crate) layers: Vec<Layer>,
 }
 
-/// Asks the source.
+/// Resolves the reference by its source.
 pub(crate) async fn resolve(
     source: &NodeSource,
     limits: &Limits,

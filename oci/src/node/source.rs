@@ -11,7 +11,7 @@ use bedplate_api::id::Digest;
 
 use crate::source::{self, Access, Options};
 
-/// Begins a reference to an OCI layout directory.
+/// Prefix of a reference to an OCI layout directory.
 const LAYOUT: &str = "oci:";
 
 /// Source of a node image.
@@ -26,7 +26,7 @@ pub struct NodeSource {
     pub access: Access,
 }
 
-/// An `oci:` reference taken apart.
+/// Parsed `oci:` reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LayoutReference {
     pub(crate) directory: PathBuf,
@@ -122,7 +122,7 @@ pub enum Progress {
         /// Compressed bytes of the image.
         total: u64,
     },
-    /// Something failed and will be tried again.
+    /// A failure. A retry follows.
     Retry {
         /// Human-readable failure.
         problem: String,

@@ -40,7 +40,7 @@ pub(crate) struct LayerRecord {
     pub(crate) opaque_root: bool,
 }
 
-/// A directory that has no name yet; removed unless it gets one.
+/// Directory without a name. It is removed unless it gets one.
 #[derive(Debug)]
 pub(crate) struct Staging {
     path: PathBuf,
@@ -110,7 +110,7 @@ impl Drop for Staging {
     }
 }
 
-/// Removes a directory with everything in it, if it is there.
+/// Removes a directory with its content, if it exists.
 pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

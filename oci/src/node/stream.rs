@@ -31,7 +31,7 @@ pub(crate) const MAX_PIECES: usize = 32;
 const BUFFER_BYTES: usize = 256 << 10;
 /// Maximum number of inflated buffers that wait.
 const MAX_BUFFERS: usize = 6;
-/// The largest window of zstd that is taken: 2 to this power bytes, what `zstd --long` has.
+/// Binary logarithm of the largest accepted window of zstd, in bytes. It is that of `zstd --long`.
 const ZSTD_WINDOW: u32 = 27;
 
 /// Message of the transfer.
@@ -171,9 +171,8 @@ fn inflate(
     }
 }
 
-/// Unpacks the pieces into an empty directory. Succeeds only if the layer is
-/// complete and matches the configuration.
-/// Blocking; has a thread of its own for inflating.
+/// Unpacks the pieces into an empty directory. Succeeds only if the layer is complete and matches the
+/// configuration. Blocking; inflates in a separate thread.
 pub(crate) fn receive(
     pieces: mpsc::Receiver<Piece>,
     compression: Compression,

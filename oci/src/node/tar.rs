@@ -49,7 +49,7 @@ pub(crate) enum Flag {
     GlobalPax,
 }
 
-/// A header, its fields as they stand there.
+/// Fields of a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) flag: Flag,
@@ -249,8 +249,8 @@ fn time(value: &[u8]) -> Option<(i64, u32)> {
     }
 }
 
-/// A member's name as a relative path of plain parts, empty for the root itself; or why it is not taken. A slash at the
-/// beginning is dropped, as every tar does.
+/// Returns a member's name as a relative path of plain parts, empty for the root itself, or the reason for
+/// rejecting it. A slash at the beginning is dropped, as every tar does.
 pub(crate) fn clean(name: &[u8]) -> Result<PathBuf, &'static str> {
     if name.is_empty() {
         return Err("it has no name");

@@ -61,7 +61,7 @@ struct Unpacker {
     unlooked: u64,
 }
 
-/// Unpacks an archive into an empty directory and reads its source to the end; gives that back.
+/// Unpacks an archive into an empty directory, reads its source to the end, and returns the source.
 pub(crate) fn unpack<R: BufRead>(
     source: R,
     into: OwnedFd,
@@ -250,7 +250,7 @@ impl Unpacker {
         describe(above, name, attributes, false)
     }
 
-    /// Makes something new; what had the name before is removed.
+    /// Makes an entry. An existing one of its name is removed.
     fn make<T>(
         &mut self,
         above: &Directory,
@@ -284,7 +284,7 @@ impl Unpacker {
     }
 }
 
-/// Sets everything of what cannot be opened.
+/// Sets the attributes of an entry that cannot be opened.
 fn describe(
     above: &Directory,
     name: &OsStr,
