@@ -235,7 +235,7 @@ pub enum Stage {
         /// Time at which it was applied.
         since: Timestamp,
     },
-    /// Was the node before the other slot became the node.
+    /// The node before the other slot became the node.
     Retired,
     /// Did not pass the gate.
     #[serde(rename_all = "camelCase")]

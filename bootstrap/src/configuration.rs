@@ -33,7 +33,7 @@ impl<'a> Version<'a> {
         Ok(Self { kubernetes, release, format: release.format() })
     }
 
-    /// Free-form part of the version.
+    /// Returns a free-form part of the version.
     fn part(&self, part: Part, mistakes: &mut Mistakes) -> Value {
         let value = match part {
             Part::Cluster => &self.kubernetes.cluster_configuration,
@@ -190,7 +190,7 @@ fn leftovers(role: NodeRole, document: &Value) -> Vec<String> {
     }
 }
 
-/// A worker has no fields of a control plane.
+/// Checks the fields of the role. A worker has no fields of a control plane.
 fn check_role(kubernetes: &KubernetesSpec, theirs: &Value, mistakes: &mut Mistakes) {
     const INSTEAD: &str = "role is Worker; a control plane has role ControlPlane";
     if kubernetes.role == NodeRole::ControlPlane {

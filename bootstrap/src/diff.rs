@@ -225,7 +225,8 @@ impl Difference {
         self.in_place_if(!set.is_empty() || !remove.is_empty(), || InPlace::Taints { set, remove });
     }
 
-    /// The running kubeadm writes it for the running kubelet, so it cannot change together with the release.
+    /// Compares the kubelet's configuration. The running kubeadm writes it for the running kubelet, so it
+    /// cannot change together with the release.
     fn kubelet(&mut self, running: &KubernetesSpec, wanted: &KubernetesSpec) {
         const FIELD: &str = "kubernetes.kubeletConfiguration";
         if running.version != wanted.version {

@@ -52,7 +52,7 @@ impl Part {
         }
     }
 
-    /// Fields that v1beta4 no longer has, and their replacements.
+    /// Returns the fields that v1beta4 no longer has, and their replacements.
     fn gone_in_v1beta4(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Cluster => &[(

@@ -38,7 +38,7 @@ impl Approver {
     }
 }
 
-/// The version's KubeletConfiguration as a merge patch: null removes a field of the cluster.
+/// Returns the version's KubeletConfiguration as a merge patch, in which null removes a field of the cluster.
 pub(crate) fn patch(kubernetes: &KubernetesSpec, approver: Approver, mistakes: &mut Mistakes) -> Value {
     let mut fields = match &kubernetes.kubelet_configuration {
         None | Some(Value::Null) => Map::new(),
@@ -131,7 +131,8 @@ pub fn reconfigure_kubelet(kubernetes: &KubernetesSpec) -> Result<Reconfiguratio
     mistakes.or(Reconfiguration { file, command, restart: "kubelet.service" })
 }
 
-/// Up to 1.24 a joining node uses the cluster's configuration unchanged.
+/// Returns the error of a release without patches: up to 1.24 a joining node uses the cluster's configuration
+/// unchanged.
 pub(crate) fn without_patches(kubernetes: &KubernetesSpec) -> Mistake {
     let version = kubernetes.version.clone();
     Mistake::TooNew { field: "kubeletConfiguration of a node that joins".to_owned(), since: "1.25", version }

@@ -170,7 +170,7 @@ pub fn init(input: &InitInput<'_>) -> Result<Rendered, RenderKubeadmError> {
     configuration::init(input)
 }
 
-/// Socket of the container runtime, in the form of kubeadm.
+/// Returns the socket of the container runtime, in the form of kubeadm.
 fn socket_url(socket: &str) -> String {
     if socket.starts_with('/') { format!("unix://{socket}") } else { socket.to_owned() }
 }

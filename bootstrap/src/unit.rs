@@ -85,7 +85,8 @@ pub fn render(rendered: &Rendered, template: &Template) -> Result<Unit, RenderKu
     mistakes.or(Unit { files, link })
 }
 
-/// One call for each command. Each runs in a separate shell, so that it cannot end or break the script.
+/// Renders one call for each command. Each runs in a separate shell, so that it cannot end or break the
+/// script.
 fn run_all(field: &str, commands: &[String], mistakes: &mut Mistakes) -> String {
     let mut lines = String::new();
     for (number, command) in (1..).zip(commands) {

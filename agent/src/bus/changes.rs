@@ -97,8 +97,8 @@ impl Teller {
     }
 }
 
-/// Ends the changes when the collecting task stops, also by a panic, so that the reader does not wait without
-/// an end.
+/// Guard that ends the changes when the collecting task stops, also by a panic. Otherwise the reader would
+/// wait without an end.
 struct EndGuard(Teller);
 
 impl Drop for EndGuard {

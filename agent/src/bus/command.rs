@@ -258,7 +258,7 @@ fn unexpected(act: &str, error: std::io::Error) -> BusError {
     BusError::Unexpected { act: act.to_owned(), source: error.into() }
 }
 
-/// Writing end of a pipe for a command, and a reader of its output.
+/// Returns the writing end of a pipe for a command, and the reader of its output.
 fn pipe_end(act: &str) -> Result<(OwnedFd, Collected), BusError> {
     let (sender, receiver) = pipe::pipe().map_err(|error| unexpected(act, error))?;
     let write = sender.into_blocking_fd().map_err(|error| unexpected(act, error))?;

@@ -257,7 +257,7 @@ impl Link {
     }
 }
 
-/// Root directory of a container, in the view of its host.
+/// Returns the root directory of a container, in the view of its host.
 pub(super) fn leader_root(root: &Path, leader: Leader) -> PathBuf {
     root.join(format!("proc/{leader}/root"))
 }

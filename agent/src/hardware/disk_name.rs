@@ -32,7 +32,7 @@ pub struct AtaIdentity {
 }
 
 impl Identity {
-    /// Complete model, which the bus would truncate.
+    /// Returns the complete model, which the bus would truncate.
     pub fn full_model(&self) -> Option<String> {
         let ata = self.ata.as_ref().map(|ata| ata.model.clone());
         ata.or_else(|| self.model.clone()).or_else(|| self.card_name.clone())

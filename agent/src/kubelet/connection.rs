@@ -24,7 +24,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of a page.
 const MOST_ANSWER: usize = 16 << 20;
 
-/// Reads a file of the slot, if it exists.
+/// Reader of a file of the slot. None: it does not exist.
 pub type Read<'r> = &'r dyn Fn(&str) -> Result<Option<String>, AskNodeError>;
 
 /// Credential of a kubelet, and its API server.

@@ -122,7 +122,7 @@ pub(super) async fn look_at_slots(parts: &Parts) -> Result<PerSlot<SlotSeen>, Ob
     Ok(slots)
 }
 
-/// The slot on trial, and the start of the trial.
+/// Returns the slot on trial, and the start of the trial.
 pub(super) fn on_trial(slots: &PerSlot<SlotSeen>) -> Option<(SlotName, Timestamp)> {
     SlotName::ALL.into_iter().find_map(|slot| match &slots[slot].record {
         Some(Record { stage: Stage::Trial { since, .. }, .. }) => Some((slot, *since)),

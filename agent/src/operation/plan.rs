@@ -354,7 +354,7 @@ fn failed(reason: AgentOutcome, message: impl Into<String>) -> Next {
     Next::Finish(Finish::plain(End::failed(reason, message)))
 }
 
-/// Saturating sum of a time and a duration.
+/// Returns the saturating sum of a time and a duration.
 pub(super) fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
     time.saturating_add(by).unwrap_or(Timestamp::MAX)
 }

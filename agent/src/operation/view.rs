@@ -32,7 +32,7 @@ use crate::plane::{Decider, Seen, Watched};
 use crate::slot::fill_record::Filled;
 use crate::slot::paths::machine;
 
-/// Derives the view of operations from the state of the decider.
+/// Feed of views of operations, derived from the state of the decider.
 pub struct ViewFeed {
     seen: watch::Receiver<Seen>,
     views: watch::Sender<View>,

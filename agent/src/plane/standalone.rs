@@ -314,7 +314,7 @@ impl View {
 /// An answer of pxed to a watch.
 type Answer = Result<WatchResponse, AskError>;
 
-/// Polls pxed for changes, as long as `client` has a sender, and again with each new client.
+/// Poller of pxed's changes. It runs as long as `client` has a sender, and starts again with each new client.
 struct Poller {
     client: watch::Receiver<PxedClient>,
     /// Revision of the Machine that pxed reported last.
@@ -374,7 +374,7 @@ impl Reconcile for Poller {
     }
 }
 
-/// Publishes the state when it changes, and when it becomes outdated.
+/// Publisher of the state, when it changes and when it becomes outdated.
 struct Publisher {
     view: View,
     answers: mpsc::Receiver<Answer>,

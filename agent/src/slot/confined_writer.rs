@@ -331,7 +331,7 @@ fn open_to_all(outer: &OwnedFd, part: &str) -> rustix::io::Result<()> {
     rustix::fs::fchmod(&made, DIRECTORY_MODE)
 }
 
-/// Complete content of a file.
+/// Reads the complete content of a file.
 fn content(file: File, path: &str) -> Result<Vec<u8>, WriteInsideError> {
     let mut content = Vec::new();
     let io = |source: io::Error| WriteInsideError::Act { act: "read", path: path.to_owned(), source };

@@ -62,12 +62,13 @@ impl Places {
         self.slot(slot).join("upper")
     }
 
-    /// Work directory of overlayfs.
+    /// Returns the work directory of overlayfs.
     pub fn work(&self, slot: SlotName) -> PathBuf {
         self.slot(slot).join("work")
     }
 
-    /// Links to its layers, with short names, because the options of a mount must fit into 4096 bytes.
+    /// Returns the link to a layer. Its name is short, because the options of a mount must fit into 4096
+    /// bytes.
     pub fn layer(&self, slot: SlotName, number: usize) -> PathBuf {
         self.slot(slot).join("l").join(number.to_string())
     }

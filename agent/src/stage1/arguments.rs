@@ -48,7 +48,7 @@ pub fn read_arguments(command_line: &str) -> Result<BootArguments, ReadArguments
     })
 }
 
-/// The value of the first `name=value` on the command line; double quotes around a value are removed.
+/// Returns the value of the first `name=value` on the command line, without double quotes around it.
 pub fn argument<'a>(command_line: &'a str, name: &str) -> Option<&'a str> {
     command_line
         .split_ascii_whitespace()

@@ -211,8 +211,8 @@ fn domain(value: &[u8]) -> Option<String> {
     (!text.is_empty() && text.bytes().all(fits)).then(|| text.to_owned())
 }
 
-/// RFC 3442: width, the significant octets of the network, the router. Entries after a broken one are
-/// dropped.
+/// Decodes the routes of RFC 3442: width, significant octets of the network, router. Entries after a broken
+/// one are dropped.
 fn classless_routes(mut value: &[u8]) -> Vec<(Ipv4Addr, u8, Ipv4Addr)> {
     let mut routes = Vec::new();
     while let Some((width, rest)) = value.split_first() {

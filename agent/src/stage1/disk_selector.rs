@@ -27,8 +27,8 @@ pub enum SelectDiskError {
     },
 }
 
-/// The disk that `selector` names. A rule never selects a disk with a removable medium, nor one without a
-/// size.
+/// Selects the disk that `selector` names. A rule never selects a disk with a removable medium, nor one
+/// without a size.
 pub fn select_disk<'a>(selector: &DiskSelector, disks: &'a [Disk]) -> Result<&'a Disk, SelectDiskError> {
     let matches: Vec<&Disk> =
         disks.iter().filter(|disk| disk.name.is_some() && is_match(selector, disk)).collect();

@@ -28,7 +28,7 @@ pub enum ParseUrlError {
     /// Host or port cannot be read.
     #[error("{0:?} has no usable host and port")]
     Authority(String),
-    /// Spaces or control characters would break the request line.
+    /// A space or a control character, which would break the request line.
     #[error("{0:?} has a character that is not valid in a URL")]
     Character(String),
 }

@@ -37,7 +37,7 @@ pub enum Change {
         /// Interface index.
         index: u32,
     },
-    /// Adds an address, or keeps an existing one.
+    /// Addition of an address. An existing one is kept.
     Address {
         /// Interface index.
         index: u32,
@@ -46,7 +46,7 @@ pub enum Change {
         /// Length of its network's prefix in bits.
         prefix: u8,
     },
-    /// Removes an address of an earlier lease.
+    /// Removal of an address of an earlier lease.
     NoAddress {
         /// Interface index.
         index: u32,
@@ -55,7 +55,7 @@ pub enum Change {
         /// Length of its network's prefix in bits.
         prefix: u8,
     },
-    /// Adds or replaces a route. Gateway 0.0.0.0 means "on the link".
+    /// Addition or replacement of a route. Gateway 0.0.0.0 means "on the link".
     Route {
         /// Interface index.
         index: u32,

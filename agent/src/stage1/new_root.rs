@@ -125,7 +125,8 @@ fn overlay_in_memory() -> Result<PathBuf, StageError> {
     Ok(target)
 }
 
-/// One overlay for each image, because changes above one image must not be above another. Others are removed.
+/// Returns the overlay of an image, and removes those of others, because changes above one image must not be
+/// above another.
 fn overlay_on_disk(image: &Digest) -> Result<PathBuf, StageError> {
     let all = Path::new(STATE).join("overlay");
     let name = image.hex().chars().take(16).collect::<String>();

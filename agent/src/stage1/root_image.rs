@@ -72,7 +72,8 @@ impl Partial {
         self.verify(image)
     }
 
-    /// An answer with the complete file, or from another offset, restarts the fetch.
+    /// Checks the range of an answer. An answer with the complete file, or from another offset, restarts the
+    /// fetch.
     fn check_range(&mut self, image: &RootFs, response: &Response) -> Result<(), StageError> {
         let (first, whole) = match response.head.content_range {
             Some((first, whole)) if response.head.status == 206 => (first, whole),

@@ -459,7 +459,8 @@ fn run_program(
     }
 }
 
-/// Exit codes of e2fsck(8): 0 clean, 1 corrected. For others an operator must check the disk.
+/// Checks a file system. Exit codes of e2fsck(8): 0 clean, 1 corrected. For others an operator must check the
+/// disk.
 fn check(device: &Path, programs: &dyn Programs) -> Result<(), StageError> {
     let path = device.display().to_string();
     match programs.run("e2fsck", &["-p", &path])? {
@@ -521,7 +522,7 @@ impl Programs for RootPrograms {
     }
 }
 
-/// The other half of [`RootPrograms`]. It returns only after a failure.
+/// Becomes another program: the other half of [`RootPrograms`]. It returns only after a failure.
 pub fn become_program(root: &Path, program: &str, arguments: &[String]) -> io::Error {
     use std::os::unix::process::CommandExt;
     let changed = nix::unistd::chroot(root).and_then(|()| nix::unistd::chdir("/"));
