@@ -72,7 +72,7 @@ impl Address {
                 (Some(rest), _) => (Scheme::Https, 443, rest),
                 (None, Some(rest)) => (Scheme::Http, 80, rest),
                 (None, None) if text.contains("://") => {
-                    return Err(wrong("a URL begins with https:// or http://"));
+                    return Err(wrong("a URL must start with https:// or http://"));
                 }
                 (None, None) => (Scheme::Https, 443, text),
             },
@@ -95,7 +95,7 @@ impl Address {
                 .parse::<u16>()
                 .ok()
                 .filter(|port| *port > 0 && digits.bytes().all(|b| b.is_ascii_digit()))
-                .ok_or_else(|| wrong("a port is a number from 1 to 65535"))?,
+                .ok_or_else(|| wrong("a port must be a number from 1 to 65535"))?,
         };
         let host =
             Host::parse(host).ok_or_else(|| wrong("the host is neither a DNS name nor an IP address"))?;
@@ -159,7 +159,7 @@ impl Reach {
             None => Ok(()),
             Some(why) => {
                 let problem = format!(
-                    "{ip} is {why}, where no BMC may be; allow the network in pxed's configuration if one is"
+                    "{ip} is {why}, which is not allowed for a BMC; if the address is correct, allow its network in pxed's configuration"
                 );
                 Err(not_allowed(address, problem))
             }
@@ -220,11 +220,11 @@ fn special(ip: IpAddr) -> Option<&'static str> {
         IpAddr::V6(v6) if v6.is_unicast_link_local() => Some("link-local"),
         IpAddr::V6(v6) if v6.is_multicast() => Some(multicast),
         IpAddr::V6(v6) if v6.segments().starts_with(&[0x64, 0xff9b, 1]) => {
-            Some("of a NAT64, which leads to other addresses")
+            Some("a NAT64 address, which maps to other addresses")
         }
         // Its IPv4 addresses are hidden, and lead anywhere (RFC 4380).
         IpAddr::V6(v6) if v6.segments().starts_with(&[0x2001, 0]) => {
-            Some("of Teredo, which leads to other addresses")
+            Some("a Teredo address, which maps to other addresses")
         }
         IpAddr::V6(_) => None,
     }

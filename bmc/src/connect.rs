@@ -1,4 +1,4 @@
-//! From what a Machine says of its BMC to a [`Bmc`].
+//! Creates a [`Bmc`] from the fields of a Machine.
 //!
 //! Asks the name server, once; sends nothing to the BMC. Caller: pxed.
 

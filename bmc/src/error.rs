@@ -59,7 +59,7 @@ pub enum BmcError {
         /// True if the request may have reached the BMC.
         sent: bool,
     },
-    /// The BMC said no.
+    /// The BMC refused the request.
     Refused {
         /// Requested function.
         what: String,
@@ -137,22 +137,22 @@ impl BmcError {
             Self::Unreachable { address, problem, .. } => {
                 write!(
                     f,
-                    "the BMC at {address} cannot be used now ({problem}); check its network and bmc.address, or restart the BMC"
+                    "the BMC at {address} is unavailable ({problem}); check its network and bmc.address, or restart the BMC"
                 )
             }
             Self::AuthenticationFailed { address, problem } => {
                 write!(
                     f,
-                    "the BMC at {address} rejected the credentials ({problem}); they are not tried again so that the account is not locked; correct the Secret"
+                    "the BMC at {address} rejected the credentials ({problem}); login is suspended so that the account is not locked; correct the Secret"
                 )
             }
             Self::NotSupported { what, hint } => {
-                write!(f, "the BMC cannot do this: {what}; {hint}")
+                write!(f, "the BMC does not support {what}; {hint}")
             }
             Self::TimedOut { address, what, after, .. } => {
                 write!(
                     f,
-                    "the BMC at {address} did not finish in {} s: {what}; check its load and its log",
+                    "the BMC at {address} timed out after {} s: {what}; check its load and its log",
                     after.as_secs_f32()
                 )
             }
@@ -165,13 +165,13 @@ impl BmcError {
             Self::CertificateChanged { address, seen } => {
                 write!(
                     f,
-                    "the certificate of the BMC at {address} has changed, and nothing was sent to it: if that was you, put {seen} into bmc.redfish.tls.pins"
+                    "the certificate of the BMC at {address} has changed, and nothing was sent; if you changed it, add {seen} to bmc.redfish.tls.pins"
                 )
             }
             Self::CertificateUntrusted { address, seen, problem } => {
                 write!(
                     f,
-                    "the certificate of the BMC at {address} is not trusted ({problem}), and nothing was sent to it: set bmc.redfish.tls.caBundle, or pin it{}",
+                    "the certificate of the BMC at {address} is not trusted ({problem}), and nothing was sent; set bmc.redfish.tls.caBundle, or pin it{}",
                     pin_hint(seen.as_ref())
                 )
             }
@@ -180,10 +180,10 @@ impl BmcError {
             }
             Self::SystemNotFound { wanted, systems } => {
                 let systems = listed(systems);
-                write!(f, "the BMC has no system {wanted}, but {systems}; correct bmc.redfish.systemID")
+                write!(f, "the BMC has no system {wanted} (found: {systems}); correct bmc.redfish.systemID")
             }
             Self::Protocol { path, problem, .. } => {
-                write!(f, "the BMC's answer to {path} makes no sense: {problem}; look for newer BMC firmware")
+                write!(f, "the BMC's answer to {path} is invalid: {problem}; check for newer BMC firmware")
             }
         }
     }
@@ -259,7 +259,7 @@ fn pin_hint(seen: Option<&Digest>) -> String {
 }
 
 fn listed(systems: &[String]) -> String {
-    if systems.is_empty() { "none at all".to_owned() } else { systems.join(", ") }
+    if systems.is_empty() { "none".to_owned() } else { systems.join(", ") }
 }
 
 /// Returns true for invisible characters that affect others: control characters, and direction marks, by which a text

@@ -24,7 +24,7 @@ pub enum PowerRequest {
     GracefulOff,
     /// Immediate power-off.
     ForceOff,
-    /// Off and on again by the BMC itself; where it cannot, a hard reset. `Performed` says which.
+    /// Off and on again by the BMC; a hard reset if it cannot do that. `Performed` names the action.
     Cycle,
     /// A hard reset without a loss of power.
     Reset,
@@ -67,9 +67,9 @@ pub struct Performed(pub &'static str);
 pub struct Identity {
     /// Manufacturer of the machine.
     pub vendor: Option<String>,
-    /// Its model.
+    /// The model.
     pub product: Option<String>,
-    /// Its serial number.
+    /// The serial number.
     pub serial: Option<String>,
     /// The firmware version of the BMC.
     pub firmware: Option<String>,
@@ -85,11 +85,11 @@ pub struct Identity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum HealthState {
-    /// The BMC does not tell.
+    /// The BMC does not report the health.
     Unknown,
-    /// Nothing is wrong.
+    /// No problem.
     Ok,
-    /// Something wants attention.
+    /// Warning.
     Warning,
     /// Something has failed.
     Critical,
@@ -109,7 +109,7 @@ pub struct Health {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LogEntry {
-    /// When, by the BMC's clock.
+    /// Time by the BMC's clock.
     pub time: Option<Timestamp>,
     /// Severity of the entry.
     pub severity: HealthState,
@@ -166,7 +166,7 @@ impl Default for Deadlines {
 pub trait Bmc: Send {
     /// Returns the identity of the BMC and its machine.
     async fn identity(&mut self) -> Result<Identity, BmcError>;
-    /// The power state as the BMC tells it now; `Unknown` where it does not.
+    /// Returns the power state that the BMC reports now; `Unknown` if it does not report one.
     async fn power_state(&mut self) -> Result<PowerState, BmcError>;
     /// Changes the power; back as soon as the BMC has accepted it, or finished its task.
     async fn power(&mut self, request: PowerRequest) -> Result<Performed, BmcError>;

@@ -94,7 +94,7 @@ pub struct IpmiProbe {
     pub has_key: bool,
     /// True if a login without a user name is possible.
     pub anonymous: bool,
-    /// Numbers of the cipher suites that it offers; `None`: it does not tell.
+    /// Numbers of the offered cipher suites. `None`: the BMC does not report them.
     pub suites: Option<Vec<u8>>,
     /// The cipher suite of the session.
     pub suite: Option<u8>,
@@ -139,7 +139,7 @@ pub struct Probe {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Deviation {
-    /// Its name, stable.
+    /// The name, stable.
     pub name: &'static str,
     /// Machines and firmware on which it was seen.
     pub seen_on: &'static str,

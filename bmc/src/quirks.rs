@@ -25,7 +25,7 @@ pub enum Quirk {
 pub struct Line {
     /// Kind of the deviation.
     pub quirk: Quirk,
-    /// Its name for people, stable.
+    /// Stable name for users.
     pub name: &'static str,
     /// Machines and firmware on which it was seen.
     pub seen_on: &'static str,

@@ -1,7 +1,7 @@
 //! From a `bmc.address` to the IP addresses that are connected to: a name is asked for once, every answer is checked, and
 //! only what was checked is used, so that a name cannot mean another host a moment later.
 //!
-//! Caller: who makes a `Bmc`.
+//! Caller: the code that creates a `Bmc`.
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
@@ -32,7 +32,7 @@ impl Checked {
         Ok(Self { sockets: vec![SocketAddr::new(ip, address.port)], address })
     }
 
-    /// As it was written.
+    /// Address as configured.
     pub fn address(&self) -> &Address {
         &self.address
     }
@@ -81,7 +81,7 @@ where
         Host::Name(name) => match tokio::time::timeout(wait, lookup(name.clone())).await {
             Ok(Ok(ips)) => ips,
             Ok(Err(problem)) => return Err(unreachable(format!("its name does not resolve: {problem}"))),
-            Err(_) => return Err(unreachable("its name does not resolve: no answer of DNS".to_owned())),
+            Err(_) => return Err(unreachable("its name does not resolve: DNS did not answer".to_owned())),
         },
     };
     for ip in &ips {

@@ -64,7 +64,7 @@ pub fn pin_of(certificate: &[u8]) -> Option<Digest> {
 /// Reason why a certificate was rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// Its public key is none of the pinned ones.
+    /// The public key is not one of the pinned keys.
     Changed,
     /// The certificate is invalid or not trusted, with the reason.
     NotTrusted(String),
@@ -106,9 +106,10 @@ impl Witness {
     }
 }
 
-/// A TLS client that believes `trust` and tells `witness`. The error says what is wrong with the authorities.
+/// Creates a TLS client that trusts `trust` and reports to `witness`. The error names the problem with the authorities.
 pub fn client_config(trust: &Trust, witness: &Witness) -> Result<ClientConfig, String> {
-    let provider = CryptoProvider::get_default().ok_or("this process has installed no TLS provider")?.clone();
+    let provider =
+        CryptoProvider::get_default().ok_or("no TLS provider is installed in this process")?.clone();
     let verifier =
         Verifier { belief: belief(trust, &provider)?, witness: witness.clone(), provider: provider.clone() };
     let mut config = ClientConfig::builder_with_provider(provider)
@@ -175,7 +176,7 @@ fn system_roots() -> Result<RootCertStore, String> {
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
         return Err(
-            "this system has no certificate authorities: install ca-certificates, or set bmc.redfish.tls"
+            "this system has no certificate authorities; install ca-certificates, or set bmc.redfish.tls"
                 .to_owned(),
         );
     }
@@ -228,7 +229,7 @@ fn verify_tls12_signature_with_raw_key(
 }
 
 impl Verifier {
-    /// A pin says nothing unless the server proves that it has the key.
+    /// A pin proves nothing unless the server proves that it has the key.
     fn signature(&self, verify: impl FnOnce(&WebPkiSupportedAlgorithms) -> Signature) -> Signature {
         let result = match &self.belief {
             Belief::Anybody => Ok(HandshakeSignatureValid::assertion()),

@@ -56,7 +56,7 @@ const MOST_PAYLOADS: usize = 16;
 enum Ask {
     /// Carry out a command.
     Command { request: Request, answer: oneshot::Sender<Answer> },
-    /// Hand over what comes from the serial console.
+    /// Hand over received data of the serial console.
     Listen(mpsc::Sender<Vec<u8>>),
     /// Send to the serial console.
     Serial(Vec<u8>),
@@ -93,7 +93,7 @@ impl Client {
         };
         let socket = open(address).await.map_err(|source| ClientError::Socket { address, source })?;
         let random =
-            |octets: &mut [u8]| aws_lc_rs::rand::fill(octets).expect("the system gives random numbers");
+            |octets: &mut [u8]| aws_lc_rs::rand::fill(octets).expect("the system provides random numbers");
         let session = Session::start(settings, Box::new(random), Instant::now());
         let failure = Arc::new(OnceLock::new());
         let (asks, asked) = mpsc::channel(1);
@@ -219,7 +219,7 @@ impl Client {
         ClientError::Session(self.failure().unwrap_or(SessionError::Lost))
     }
 
-    /// Closes the session, and waits until the BMC said that it did, or the time for a request is over.
+    /// Closes the session, and waits until the BMC confirms it, or until the request times out.
     pub async fn close(self) {
         let Self { asks, task, patience, .. } = self;
         drop(asks);
@@ -283,7 +283,7 @@ impl Driver {
         }
     }
 
-    /// Takes what has come. The buffer is not kept: most of thousands of sessions wait.
+    /// Takes received data. The buffer is not kept: most of thousands of sessions are idle.
     fn receive(&mut self) -> io::Result<()> {
         let mut buffer = [0; LONGEST_DATAGRAM];
         match self.socket.try_recv(&mut buffer) {

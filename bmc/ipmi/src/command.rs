@@ -30,7 +30,7 @@ pub trait Command {
     /// Reads the data of an answer whose completion is [`Completion::Ok`].
     ///
     /// # Errors
-    /// It is not what the specification says; more than it says is fine.
+    /// The answer violates the specification. Additional octets are permitted.
     fn answer(&self, data: &[u8]) -> Result<Self::Answer, ParsePacketError>;
 
     /// Reads an answer.

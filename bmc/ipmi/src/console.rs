@@ -22,7 +22,7 @@ const STREAM_BUFFER_BYTES: usize = 8192;
 /// Size in bytes of one read.
 const READ_CHUNK_BYTES: usize = 1024;
 
-/// Takes the console with this session. Ends of the stream: the console or its session is over.
+/// Activates the console in this session. The stream ends with the console or its session.
 ///
 /// # Errors
 /// As [`Client::request`]; another session may have the console.

@@ -46,7 +46,7 @@ impl Suite {
         }
     }
 
-    /// Its three algorithms.
+    /// The three algorithms.
     #[must_use]
     pub fn algorithms(self) -> Algorithms {
         let (authentication, integrity) = match self {
@@ -91,7 +91,7 @@ pub enum CheckPasswordError {
     #[error("the password is longer than the 20 octets that IPMI allows")]
     TooLong,
     /// A zero octet ends a password on the BMC.
-    #[error("the password holds a zero octet")]
+    #[error("the password contains a zero octet")]
     Zero,
 }
 
@@ -109,7 +109,7 @@ impl Password {
     /// Takes a password of up to 20 octets.
     ///
     /// # Errors
-    /// It is longer, or holds a zero octet; the error does not say what it is.
+    /// The text is too long, or contains a zero octet. The error does not repeat it.
     pub fn new(password: &SecretString) -> Result<Self, CheckPasswordError> {
         let given = password.expose_secret().as_bytes();
         if given.contains(&0) {
@@ -134,12 +134,12 @@ impl UserName {
     /// Takes a name.
     ///
     /// # Errors
-    /// It is longer than 16 octets.
+    /// The text is longer than 16 octets.
     pub fn new(name: &str) -> Result<Self, UserNameTooLong> {
         if name.len() > 16 { Err(UserNameTooLong) } else { Ok(Self(name.to_owned())) }
     }
 
-    /// As it is sent.
+    /// Returns the name as sent.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_bytes()
@@ -245,17 +245,17 @@ impl fmt::Debug for Keys {
 /// Reason why a packet of a session is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OpenPacketError {
-    /// It does not claim to be both authenticated and encrypted.
-    #[error("a packet that is not authenticated and encrypted")]
+    /// The packet is not both authenticated and encrypted.
+    #[error("the packet is not authenticated and encrypted")]
     Unprotected,
     /// The trailer is malformed.
-    #[error("a malformed trailer")]
+    #[error("the trailer is malformed")]
     Trailer(#[source] ParsePacketError),
     /// The code is wrong: damaged or forged.
-    #[error("a wrong integrity code")]
+    #[error("the integrity code is wrong")]
     Code,
     /// The authenticated data is not a vector, complete blocks and IPMI's pad.
-    #[error("a payload that is not encrypted as agreed")]
+    #[error("the payload is not encrypted as negotiated")]
     Payload,
 }
 
@@ -298,7 +298,7 @@ impl Keys {
     /// Verifies and decrypts a packet's payload.
     ///
     /// # Errors
-    /// It is not what the other side of this session sealed.
+    /// The other side of this session did not seal the packet.
     pub fn open(&self, packet: &Plus<'_>) -> Result<Vec<u8>, OpenPacketError> {
         if !packet.authenticated || !packet.encrypted {
             return Err(OpenPacketError::Unprotected);

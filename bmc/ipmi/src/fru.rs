@@ -34,9 +34,9 @@ const BCD_PLUS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 
 pub struct Fru {
     /// Manufacturer.
     pub manufacturer: Option<String>,
-    /// Its model.
+    /// The model.
     pub product: Option<String>,
-    /// Its serial number.
+    /// The serial number.
     pub serial: Option<String>,
 }
 
@@ -52,7 +52,7 @@ impl Fru {
     }
 }
 
-/// Which area.
+/// Kind of an area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Product,
@@ -84,7 +84,7 @@ pub struct FruReader {
 }
 
 impl FruReader {
-    /// Reads what a BMC says that it has.
+    /// Reads the FRU of a BMC.
     #[must_use]
     pub fn new(area: FruArea) -> Self {
         let header = Span { area: None, start: 0, length: UNIT_OCTETS };
@@ -247,7 +247,7 @@ impl<'a> Iterator for Fields<'a> {
 }
 
 impl Field<'_> {
-    /// Its text; `None`: it is empty.
+    /// The text; `None`: it is empty.
     fn text(&self, english: bool) -> Option<String> {
         let text: String = match self.kind {
             0 => binary(self.octets),

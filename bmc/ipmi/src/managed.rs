@@ -35,9 +35,9 @@ const CLOSE: u8 = 0x3c;
 /// An account.
 #[derive(Debug, Clone)]
 pub struct User {
-    /// Its name.
+    /// The name.
     pub name: UserName,
-    /// Its password.
+    /// The password.
     pub password: Password,
     /// The highest privilege that it may have.
     pub privilege: Privilege,
@@ -46,7 +46,7 @@ pub struct User {
 /// Settings of a BMC.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Its GUID, as RAKP message 2 carries it.
+    /// The GUID, as RAKP message 2 carries it.
     pub guid: [u8; 16],
     /// Its own key (Kg), if it has one.
     pub key: Option<Password>,
@@ -56,7 +56,7 @@ pub struct Settings {
     pub suites: Vec<Suite>,
     /// Sessions at one time, half-open ones among them.
     pub sessions: usize,
-    /// After how much silence a session is dropped; the specification says a minute.
+    /// Idle time after which a session is dropped; the specification has one minute.
     pub idle: Duration,
     /// True if a repeated request with the same number is answered from memory, as in IPMI 2.0 section 6.12.4.
     /// `OpenBMC` and `ipmi_sim` carry it out again.
@@ -65,7 +65,7 @@ pub struct Settings {
 
 /// Behavior of the machine behind a BMC, and of logins.
 pub trait Handler {
-    /// Carries out a command; one that comes again once more, unless the BMC remembers it.
+    /// Carries out a command. A repeated command is carried out again, unless the BMC remembers it.
     fn command(&mut self, privilege: Privilege, request: &Request, now: Instant) -> Response;
 
     /// Returns true if a user may try to log in now; a lockout returns false, as for an unknown user.
@@ -94,12 +94,12 @@ impl Managed {
         Self { settings, random, sessions: Vec::new() }
     }
 
-    /// Changes accounts, suites and limits; sessions that stand remain.
+    /// Changes accounts, suites and limits. Open sessions remain.
     pub fn set(&mut self, settings: Settings) {
         self.settings = settings;
     }
 
-    /// Sessions that stand or are being opened.
+    /// Number of open sessions, including those in login.
     #[must_use]
     pub fn sessions(&self) -> usize {
         self.sessions.len()

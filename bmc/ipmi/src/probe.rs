@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// Asks until there is an answer, or as often as `retry` says.
+/// Repeats the request until there is an answer, at most as often as `retry` permits.
 ///
 /// # Errors
 /// No socket, no answer, or a refusal.
@@ -36,7 +36,7 @@ pub async fn probe(address: SocketAddr, retry: &Retry) -> Result<ChannelCapabili
 /// Numbers of the cipher suites that the channel offers, as it lists them.
 ///
 /// # Errors
-/// No socket, no answer, or a refusal: not every BMC tells.
+/// No socket, no answer, or a refusal: not every BMC reports its suites.
 pub async fn suites(address: SocketAddr, retry: &Retry) -> Result<Vec<u8>, ClientError> {
     let mut asker = Asker::new(address).await?;
     let mut records = Vec::new();

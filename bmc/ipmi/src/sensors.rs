@@ -36,7 +36,7 @@ impl SensorReader {
     /// The next sensor; `None`: there are no more, or no more are read.
     ///
     /// # Errors
-    /// As [`Client::request`]; a sensor that is refused is passed over, a record that is ends it: only it tells which is next.
+    /// As [`Client::request`]. A refused sensor is skipped. A refused record ends the read, because only it names the next one.
     pub async fn step(&mut self, client: &Client) -> Result<Option<Sensor>, ClientError> {
         while self.left > 0 && self.next != NO_RECORD {
             let record = self.next;
@@ -46,7 +46,7 @@ impl SensorReader {
                 read => read?,
             };
             self.left = self.left.saturating_sub(1);
-            // A chain that stands still would be read until the limit.
+            // A chain that points to itself would be read until the limit.
             self.next = if next == record { NO_RECORD } else { next };
             let Some(found) = SensorRecord::parse(&head) else { continue };
             let states = client.request(&GetSensorReading { lun: found.lun, number: found.number }).await;

@@ -104,7 +104,7 @@ impl Privilege {
 pub struct Settings {
     /// The account.
     pub user: UserName,
-    /// Its password.
+    /// The password.
     pub password: Password,
     /// The BMC's own key (Kg), where one is set.
     pub key: Option<Password>,
@@ -112,7 +112,7 @@ pub struct Settings {
     pub suite: Suite,
     /// The privilege, likewise.
     pub privilege: Privilege,
-    /// When to send again.
+    /// Retransmission intervals.
     pub retry: Retry,
     /// After how much silence the BMC is asked for its device id, so that it keeps the session. `None`: it is not.
     pub keep_alive: Option<Duration>,
@@ -125,7 +125,7 @@ pub struct Ticket(u64);
 /// Events, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// The session stands, with the privilege asked.
+    /// The session is open, with the requested privilege.
     Opened,
     /// A request came to its end.
     Answer(Ticket, Result<Response, RequestError>),
@@ -133,7 +133,7 @@ pub enum Event {
     Serial(Vec<u8>),
     /// The session was closed as asked.
     Closed,
-    /// The session is over; all requests came to their end before.
+    /// The session has ended, after the results of all requests.
     Failed(SessionError),
 }
 
@@ -226,7 +226,7 @@ impl Session {
         self.follow(next, now);
     }
 
-    /// Puts a request in the queue. Its end comes as [`Event::Answer`] with this ticket, whatever happens.
+    /// Queues a request. Its result is always reported as [`Event::Answer`] with this ticket.
     pub fn request(&mut self, request: Request, now: Instant) -> Ticket {
         self.last_ticket = self.last_ticket.saturating_add(1);
         let ticket = Ticket(self.last_ticket);
@@ -247,7 +247,7 @@ impl Session {
         ticket
     }
 
-    /// Sends a payload of serial over LAN, where the session stands; whether it arrived, [`crate::sol`] knows.
+    /// Sends a payload of serial over LAN if the session is open. [`crate::sol`] tracks whether it arrived.
     pub fn serial(&mut self, payload: &[u8]) {
         if let State::Active(active) = &mut self.state {
             active.serial(&mut self.out, payload);
@@ -278,7 +278,7 @@ impl Session {
         self.follow(Next::Stay, now);
     }
 
-    /// Lets time pass: due when [`Session::deadline`] has come, harmless at any other time.
+    /// Lets time pass: due at [`Session::deadline`], harmless at any other time.
     pub fn elapse(&mut self, now: Instant) {
         let next = match &mut self.state {
             State::Handshake(handshake) => handshake.elapse(&mut self.out, now),
@@ -332,7 +332,7 @@ impl Session {
             Next::Over => {
                 self.state = State::Over;
                 self.refuse_waiting();
-                // The failure comes after the ends of all requests.
+                // The failure is reported after the results of all requests.
                 let (failed, rest): (Vec<Event>, Vec<Event>) =
                     self.out.events.drain(..).partition(|event| matches!(event, Event::Failed(_)));
                 self.out.events.extend(rest.into_iter().chain(failed));

@@ -144,7 +144,7 @@ impl Sol {
         self.sent = Some(Sent { number: self.number, data, attempt: 1, until });
     }
 
-    /// Lets time pass: due when [`Sol::deadline`] has come.
+    /// Lets time pass: due at [`Sol::deadline`].
     pub fn elapse(&mut self, now: Instant) {
         if self.left.is_some_and(|left| now >= left) {
             self.over = true;
@@ -162,7 +162,7 @@ impl Sol {
         self.go_on(now);
     }
 
-    /// When [`Sol::elapse`] is due. `None`: only what comes or is written changes anything.
+    /// Time at which [`Sol::elapse`] is due. `None`: only received or written data changes the state.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         let next = match &self.sent {

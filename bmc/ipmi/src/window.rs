@@ -1,4 +1,4 @@
-//! Pure: which sequence numbers of a session's packets are taken (IPMI 2.0 section 6.12.13): each once, and none that is long past.
+//! Pure: accepted sequence numbers of a session's packets (IPMI 2.0 section 6.12.13): each once, and none that is long past.
 //!
 //! Only authenticated packets are shown to it. A jump ahead is therefore taken however far it is: the packets between were lost, and a
 //! forger could not have made it.

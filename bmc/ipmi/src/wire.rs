@@ -24,8 +24,8 @@ pub mod rmcp;
 /// Reason why octets cannot be parsed as a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ParsePacketError {
-    /// Fewer octets than the header says.
-    #[error("the packet ends too early")]
+    /// The packet has fewer octets than its header names.
+    #[error("the packet is truncated")]
     Short,
     /// Not RMCP version 6.
     #[error("not RMCP version 1.0")]
@@ -39,8 +39,8 @@ pub enum ParsePacketError {
     /// One of the two checksums of an IPMI message.
     #[error("a checksum is wrong")]
     Checksum,
-    /// A field holds what may not stand there.
-    #[error("the {0} is not one that may stand there")]
+    /// A field has an invalid value.
+    #[error("the {0} is invalid")]
     Value(&'static str),
 }
 

@@ -60,12 +60,14 @@ fn of_session(error: SessionError, address: String) -> BmcError {
             BmcError::AuthenticationFailed { address, problem }
         }
         SessionError::WrongKey => {
-            let problem = format!("{problem}; Bedplate gives none: set the BMC's Kg to zeros");
+            let problem = format!("{problem}; Bedplate does not support Kg: set it to zeros");
             BmcError::AuthenticationFailed { address, problem }
         }
         // Some BMCs are silent to an Open Session with a suite that they do not have; it is not asked for a weaker one then.
         SessionError::Silent { step: Step::Open } => {
-            let problem = format!("{problem}; if it has no cipher suite 17, set bmc.ipmi.cipherSuite to 3");
+            let problem = format!(
+                "{problem}; if the BMC does not support cipher suite 17, set bmc.ipmi.cipherSuite to 3"
+            );
             BmcError::Unreachable { address, problem, sent: false }
         }
         SessionError::Unreachable { .. } | SessionError::Silent { .. } | SessionError::Lost => {
@@ -73,15 +75,15 @@ fn of_session(error: SessionError, address: String) -> BmcError {
         }
         SessionError::NotSupported => BmcError::NotSupported {
             what: "a session over IPMI 2.0".to_owned(),
-            hint: format!("{problem}; switch on IPMI over LAN in its settings, or use Redfish"),
+            hint: format!("{problem}; enable IPMI over LAN in the settings of the BMC, or use Redfish"),
         },
         SessionError::SuiteRefused { .. } | SessionError::SuiteChanged { .. } => BmcError::NotSupported {
-            what: "the cipher suite that is asked for".to_owned(),
-            hint: format!("{problem}; set bmc.ipmi.cipherSuite to one that it has (17 or 3)"),
+            what: "the requested cipher suite".to_owned(),
+            hint: format!("{problem}; set bmc.ipmi.cipherSuite to a supported suite (17 or 3)"),
         },
         SessionError::NoResources => {
             let problem =
-                format!("{problem}; end other IPMI sessions, or wait a minute until it ends idle ones");
+                format!("{problem}; close other IPMI sessions, or wait a minute for idle sessions to expire");
             BmcError::Busy { address, problem }
         }
         SessionError::RoleRefused { .. } | SessionError::PrivilegeRefused { .. } => BmcError::Refused {
@@ -103,7 +105,7 @@ fn of_completion(completion: Completion, address: String, what: String, sent: bo
     match completion {
         passing if passing.is_passing() => BmcError::Busy { address, problem },
         Completion::InvalidCommand | Completion::InvalidForLun | Completion::Disabled => {
-            BmcError::NotSupported { what, hint: format!("it answers: {problem}") }
+            BmcError::NotSupported { what, hint: format!("the BMC answered: {problem}") }
         }
         Completion::Privilege => {
             let problem = format!("{problem}; set bmc.ipmi.privilege to Operator or Administrator");

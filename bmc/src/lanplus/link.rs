@@ -6,7 +6,7 @@
 //! ```
 //! Held stays: a wrong password is tried once, so that no BMC locks anybody out. Who has new credentials makes a new `Link`.
 //!
-//! **Cipher suites.** The one that is set, and no other. Where none is set: 17, and 3 if the BMC says that it does not have 17.
+//! **Cipher suites.** Only the configured one. If none is configured: 17, and 3 if the BMC reports that it does not have 17.
 //! Once a session stood with 17, a BMC that no longer has it is not followed to 3: who answers may not be the BMC. (The first
 //! answer is not signed, as no key is agreed yet: who fears it sets `bmc.ipmi.cipherSuite` to 17.)
 //!
@@ -125,11 +125,11 @@ impl Link {
             let step = reader.step(self.client().await?);
             match tokio::time::timeout_at(until, step).await {
                 Ok(Ok(Some(sensor))) => sensors.push(sensor),
-                // A BMC without records has no sensors to tell of.
+                // A BMC without records has no sensors.
                 Ok(Ok(None) | Err(ClientError::Command(_))) => return Ok(sensors),
                 Ok(Err(error)) => return Err(fault::of_client(&error, &self.address, what, false)),
                 Err(_) => {
-                    tracing::debug!(address = %self.address, read = sensors.len(), "sensors are not all read in time");
+                    tracing::debug!(address = %self.address, read = sensors.len(), "sensor read timed out");
                     return Ok(sensors);
                 }
             }
@@ -165,7 +165,7 @@ impl Link {
         match console::open(client, self.options.retry).await {
             Ok(stream) => Ok(Box::new(stream)),
             Err(error) if error.completion() == Some(Completion::Specific(IN_USE)) => {
-                let problem = "another session has the serial console: end that one first".to_owned();
+                let problem = "another session uses the serial console; close it first".to_owned();
                 Err(BmcError::Busy { address: self.address.clone(), problem })
             }
             Err(error) => Err(fault::of_client(&error, &self.address, what, false)),
@@ -176,13 +176,13 @@ impl Link {
     fn is_asked_again(&mut self, error: Option<&ClientError>, reused: &mut bool) -> bool {
         let lost = matches!(error, Some(ClientError::Request(_) | ClientError::Session(_)));
         if lost {
-            tracing::debug!(address = %self.address, reused, "session is lost");
+            tracing::debug!(address = %self.address, reused, "session lost");
             self.client = None;
         }
         std::mem::take(reused) && lost
     }
 
-    /// Changes something, once, in the session that stands: the caller has read something in it just before.
+    /// Sends a changing request once, in an open session: the caller has just read something in it.
     pub(super) async fn change<C: Command>(&mut self, what: &str, command: C) -> Result<C::Answer, BmcError> {
         self.client().await?;
         let Some(client) = &self.client else { return Err(self.lost()) };
@@ -269,7 +269,7 @@ impl Link {
             && let Err(error) = self.log_in().await
         {
             let reason = error.reason();
-            tracing::debug!(address = %self.address, %reason, "login that was left behind has failed");
+            tracing::debug!(address = %self.address, %reason, "abandoned login failed");
         }
         if let Some(client) = self.client.take() {
             client.close().await;

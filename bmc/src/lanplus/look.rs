@@ -32,7 +32,7 @@ pub(crate) async fn look(
     let after = deadlines.call;
     let open = channel(checked, deadlines);
     let mut found = tokio::time::timeout(after, open).await.unwrap_or_else(|_| {
-        let what = "asking what it can do".to_owned();
+        let what = "reading its capabilities".to_owned();
         Err(BmcError::TimedOut { address: checked.address().to_string(), what, after, sent: false })
     })?;
     let Some(credentials) = credentials else { return Ok(found) };
@@ -40,7 +40,7 @@ pub(crate) async fn look(
         let settings = Settings { suite: None, privilege };
         let mut bmc = Lanplus::new(checked, credentials.clone(), settings, deadlines);
         let power = bmc.power_state().await;
-        // A privilege that the account does not have says nothing of its password.
+        // A privilege that the account does not have proves nothing about its password.
         if privilege != Privilege::User && matches!(power, Err(BmcError::Refused { .. })) {
             continue;
         }
@@ -59,7 +59,7 @@ pub(crate) async fn look(
 /// Reads the public capabilities of the channel, from the first address that answers.
 async fn channel(checked: &Checked, deadlines: Deadlines) -> Result<IpmiProbe, BmcError> {
     let retry = link::retry(deadlines);
-    let what = "asking what it can do";
+    let what = "reading its capabilities";
     let mut failed = None;
     for socket in checked.sockets() {
         match probe::probe(*socket, &retry).await {
@@ -74,7 +74,7 @@ async fn channel(checked: &Checked, deadlines: Deadlines) -> Result<IpmiProbe, B
     }
     Err(failed.unwrap_or_else(|| BmcError::Unreachable {
         address: checked.address().to_string(),
-        problem: "it has no address".to_owned(),
+        problem: "its name has no address".to_owned(),
         sent: false,
     }))
 }

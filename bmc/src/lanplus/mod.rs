@@ -34,7 +34,7 @@ const MOST_ENTRIES: usize = 256;
 /// Settings of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// The suite, and no other. `None`: 17, and 3 where the BMC says that it does not have 17.
+    /// The only suite to use. `None`: 17, and 3 if the BMC reports that it does not have 17.
     pub suite: Option<Suite>,
     /// The privilege level.
     pub privilege: Privilege,
@@ -158,8 +158,8 @@ impl Bmc for Lanplus {
     async fn set_next_boot(&mut self, source: BootSource, mode: Option<BootMode>) -> Result<(), BmcError> {
         if source == BootSource::Http {
             return Err(BmcError::NotSupported {
-                what: "a next boot by UEFI HTTP".to_owned(),
-                hint: "IPMI has none: set bmc.bootSource to PXE".to_owned(),
+                what: "booting once by UEFI HTTP".to_owned(),
+                hint: "IPMI does not provide it; set bmc.bootSource to PXE".to_owned(),
             });
         }
         let what = "setting the next boot's source";
@@ -226,9 +226,8 @@ async fn set_next_boot(link: &mut Link, what: &str, mode: Option<BootMode>) -> R
     match link.read(what, GetBootFlags).await {
         Ok(flags) if flags.device != BootDevice::Pxe => Err(BmcError::Refused {
             what: what.to_owned(),
-            problem:
-                "it took the boot flags, and they are not there when they are read; look for newer firmware"
-                    .to_owned(),
+            problem: "the BMC accepted the boot flags, but does not return them; check for newer firmware"
+                .to_owned(),
             sent: true,
         }),
         // They were set; where they cannot be read nothing more is known.

@@ -1,4 +1,4 @@
-//! One attempt at a login, and patience with what only reads.
+//! One attempt at a login, and retries of reads.
 //!
 //! Caller: `login`, which decides whether there is an attempt.
 
@@ -109,9 +109,9 @@ async fn attempt(
         |problem: &str| BmcError::Protocol { path: told(place), problem: problem.to_owned(), sent: false };
     let answer = transport.send(&request, Authorization::Nobody).await.map_err(|error| {
         let shown = error.may_have_happened();
-        // Whatever comes of a login, it changes nothing of the machine.
+        // A login changes nothing of the machine, whatever its result.
         let error = match error {
-            BmcError::Protocol { .. } => senseless("it redirects the login elsewhere"),
+            BmcError::Protocol { .. } => senseless("the login is redirected to another URL"),
             error => error.with_sent(false),
         };
         if shown { unproven(error) } else { error }
@@ -120,7 +120,7 @@ async fn attempt(
     let address = || transport.address.clone();
     match answer.status {
         status if status.is_success() => {
-            let token = answer.token.ok_or_else(|| senseless("a session without X-Auth-Token"))?;
+            let token = answer.token.ok_or_else(|| senseless("the session has no X-Auth-Token"))?;
             let own = Document::parse(&answer.path, None, &answer.body).ok();
             let own = own.and_then(|session| session.link_in("", &session.value).ok());
             Ok(Login::Open { token, place: answer.location.or(own) })
@@ -134,7 +134,7 @@ async fn attempt(
             .iter()
             .any(|key| message::has_key(&answer.body, key)) =>
         {
-            let hint = "its table of sessions is full: end other sessions, or wait until it ends idle ones";
+            let hint = "its session table is full; close other sessions, or wait for idle sessions to expire";
             Err(unproven(BmcError::Busy { address: address(), problem: format!("{}; {hint}", said()) }))
         }
         // iLO answers a wrong password with 400.
@@ -142,7 +142,7 @@ async fn attempt(
             Err(BmcError::AuthenticationFailed { address: address(), problem: said() })
         }
         _ => {
-            let problem = format!("it answers the login with {}", said());
+            let problem = format!("the login was answered with {}", said());
             Err(unproven(BmcError::Unreachable { address: address(), problem, sent: false }))
         }
     }
@@ -161,6 +161,6 @@ pub(super) async fn end(transport: &Transport, by: &SecretString, place: &str) {
     if let Err(error) = transport.send(&request, Authorization::Token(by)).await {
         // The session's path may be as good as its token.
         let reason = error.reason();
-        tracing::debug!(address = %transport.address, %reason, "session is left to its time-out");
+        tracing::debug!(address = %transport.address, %reason, "failed to close a session, it times out");
     }
 }

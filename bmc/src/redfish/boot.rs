@@ -54,7 +54,7 @@ pub(crate) fn takes_boot(settings: &Document) -> bool {
     settings.value.pointer(TARGET).is_some()
 }
 
-/// The sources that a system takes; `None`: it does not tell, also where its list is empty.
+/// Returns the sources that a system accepts. `None`: it does not report them, or its list is empty.
 pub(crate) fn allowed(system: &Document) -> Option<Vec<String>> {
     system.words(ALLOWED).filter(|words| !words.is_empty())
 }
@@ -70,7 +70,7 @@ pub(crate) fn change(
     let not_supported =
         |hint: String| BmcError::NotSupported { what: format!("booting once from {target}"), hint };
     if (source, mode) == (BootSource::Http, Some(BootMode::Legacy)) {
-        let hint = "BIOS has no HTTP boot: set bmc.bootSource to PXE, or spec.pxe.firmware to UEFI";
+        let hint = "BIOS does not support HTTP boot; set bmc.bootSource to PXE, or spec.pxe.firmware to UEFI";
         return Err(not_supported(hint.to_owned()));
     }
     if system.at("/Boot").is_none() {
@@ -80,7 +80,7 @@ pub(crate) fn change(
         )));
     }
     if let Some(allowed) = allowed(system).filter(|all| !all.iter().any(|one| one == target)) {
-        return Err(not_supported(format!("it can boot from {}", allowed.join(", "))));
+        return Err(not_supported(format!("it supports {}", allowed.join(", "))));
     }
     let mut boot = json!({ "BootSourceOverrideEnabled": "Once", "BootSourceOverrideTarget": target });
     if quirks.have(Quirk::RepeatBootMode)
@@ -164,7 +164,7 @@ mod tests {
         let error = change(&at, BootSource::Http, None, &Quirks::default()).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "the BMC cannot do this: booting once from UefiHttp; it can boot from None, Pxe, Hdd"
+            "the BMC does not support booting once from UefiHttp; it supports None, Pxe, Hdd"
         );
         assert!(change(&system(&Value::Null), BootSource::Pxe, None, &Quirks::default()).is_err());
     }

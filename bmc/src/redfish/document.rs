@@ -129,7 +129,7 @@ impl Kept {
     }
 }
 
-/// Parses a body of not too many values. Every parsing of what a BMC has sent goes through here.
+/// Parses a body with a bounded number of values. All bodies of a BMC are parsed here.
 pub(crate) fn parse(body: &[u8]) -> Result<Value, String> {
     if values(body) > MOST_VALUES {
         return Err(format!("more than {MOST_VALUES} values"));
@@ -153,7 +153,7 @@ fn values(body: &[u8]) -> usize {
     count
 }
 
-/// A value of a root as it is kept: of objects the links, of lists nothing. What is too long to be a path stays so.
+/// A value of a root for the cache: the links of objects, and no lists. A text that is too long for a path stays so.
 fn short(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {

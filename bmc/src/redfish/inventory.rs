@@ -11,7 +11,7 @@ use crate::model::{Health, HealthState, Identity, PowerState};
 /// Maximum number of reported concerns.
 const MOST_CONCERNS: usize = 16;
 
-/// The power state of a system; `Unknown` where it does not tell, or in a word that the standard has not.
+/// Returns the power state of a system; `Unknown` if it does not report one, or reports a value that the standard does not have.
 pub(crate) fn power_state(system: &Document) -> Result<PowerState, BmcError> {
     Ok(match system.word("/PowerState")? {
         Some("On") => PowerState::On,
@@ -41,7 +41,7 @@ pub(crate) fn has_sessions(root: &Document) -> bool {
     root.at("/SessionService").is_some() || root.at("/Links/Sessions").is_some()
 }
 
-/// Ways to a serial console that the system tells of, none of them by Redfish itself.
+/// Serial consoles that the system reports. None of them is part of Redfish.
 pub(crate) fn consoles(system: &Document) -> Vec<String> {
     let on =
         |name: &&str| system.at(&format!("/SerialConsole/{name}/ServiceEnabled")) == Some(&Value::Bool(true));

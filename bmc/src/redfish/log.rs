@@ -12,13 +12,13 @@ use crate::model::{HealthState, LogEntry};
 /// Names of hardware event logs, best first: of Dell, of HPE, of Supermicro, of Lenovo.
 const HARDWARE: [&str; 7] = ["Sel", "IML", "Log1", "PlatformLog", "StandardLog", "EventLog", "Log"];
 
-/// The log that tells of the hardware; the first one where none has a name that is known.
+/// The log of the hardware; the first log if none has a known name.
 pub(crate) fn best(services: &[String]) -> Option<&String> {
     let named = |name: &&str| services.iter().find(|path| last_segment(path).eq_ignore_ascii_case(name));
     HARDWARE.iter().find_map(named).or_else(|| services.first())
 }
 
-/// An entry as it is shown; one without a message is none.
+/// Converts an entry; `None` if it has no message.
 pub(crate) fn entry(value: &Value) -> Option<LogEntry> {
     let field = |name: &str| value.get(name).and_then(text_of);
     let time = ["EventTimestamp", "Created"].iter().find_map(|name| field(name)?.parse::<Timestamp>().ok());
@@ -42,7 +42,7 @@ pub(crate) fn newest(mut entries: Vec<LogEntry>, count: usize) -> Vec<LogEntry> 
     entries
 }
 
-/// The number at the end of an entry's path, by which links are sorted that tell nothing else.
+/// The number at the end of an entry's path, by which links without content are sorted.
 pub(crate) fn number(path: &str) -> u64 {
     let segment = last_segment(path);
     let digits = segment.len() - segment.trim_end_matches(|c: char| c.is_ascii_digit()).len();

@@ -43,7 +43,7 @@ pub(super) enum Login {
     Held(String),
 }
 
-/// A service, and who asks it.
+/// A service with the credentials.
 pub(crate) struct Session {
     pub(crate) transport: Transport,
     credentials: Credentials,
@@ -65,7 +65,7 @@ impl Session {
             return root.document();
         }
         let request = Request::new(Method::GET, ROOT);
-        // The root is for everybody; some services want to know who asks all the same.
+        // The root is public, but some services ask for credentials.
         let mut answer = patient(&self.transport, &request, Authorization::Nobody, MAX_READ_ATTEMPTS).await?;
         if answer.status == StatusCode::UNAUTHORIZED {
             self.start(answer.wants_basic).await?;
@@ -118,7 +118,7 @@ impl Session {
             return Ok(answer);
         }
         if matches!(self.login, Login::Open { .. }) {
-            tracing::debug!(address = %self.transport.address, "session has expired");
+            tracing::debug!(address = %self.transport.address, "session expired");
             let old = std::mem::replace(&mut self.login, Login::Fresh);
             self.log_in().await?;
             self.end_old(old);
@@ -130,7 +130,7 @@ impl Session {
         Err(self.hold(&answer).await)
     }
 
-    /// Ends the session before this one, if it stands after all. Some BMCs give its path to the next one.
+    /// Ends the previous session, if it is open. Some BMCs reuse its path for the next session.
     fn end_old(&self, old: Login) {
         if let (Login::Open { place: Some(old), .. }, Login::Open { token, place: Some(new) }) =
             (old, &self.login)
@@ -159,7 +159,7 @@ impl Session {
                 self.login = Login::Basic { proven: true };
             }
             Ok(answer) if is_busy(answer.status) => {
-                let problem = format!("it answers {} with {}", request.name(), answer.status.as_u16());
+                let problem = format!("{} was answered with {}", request.name(), answer.status.as_u16());
                 let address = self.transport.address.clone();
                 account.unproven(&BmcError::Unreachable { address, problem, sent: false });
             }
@@ -183,7 +183,7 @@ impl Session {
         // A refusal also counts if its caller was dropped.
         if let Err(error) = self.await_login().await {
             let reason = error.reason();
-            tracing::debug!(address = %self.transport.address, %reason, "login that was left behind has failed");
+            tracing::debug!(address = %self.transport.address, %reason, "abandoned login failed");
         }
         if let Login::Open { token, place: Some(place) } = &self.login {
             end(&self.transport, token, place).await;
@@ -264,7 +264,7 @@ impl Session {
             }
             Err(_) => Err(BmcError::Unreachable {
                 address: self.transport.address.clone(),
-                problem: "the login was broken off".to_owned(),
+                problem: "the login was interrupted".to_owned(),
                 sent: false,
             }),
         }
@@ -290,7 +290,7 @@ impl Session {
         if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED
             || status == StatusCode::TOO_MANY_REQUESTS
         {
-            let problem = format!("it answers {} with {problem}", request.name());
+            let problem = format!("{} was answered with {problem}", request.name());
             let sent = request.method != Method::GET;
             return Err(BmcError::Unreachable { address: self.transport.address.clone(), problem, sent });
         }
@@ -302,7 +302,7 @@ impl Session {
             return Err(BmcError::Protocol { path: answer.path, problem, sent: false });
         }
         if absent {
-            let hint = format!("it says {problem}").trim_end_matches('.').to_owned();
+            let hint = format!("the BMC answered {problem}").trim_end_matches('.').to_owned();
             return Err(BmcError::NotSupported { what: request.name(), hint });
         }
         let problem = if status == StatusCode::FORBIDDEN {

@@ -55,7 +55,7 @@ fn ids_in(error: &Value) -> impl Iterator<Item = &str> {
 pub(crate) struct Secrets(Vec<Zeroizing<String>>);
 
 impl Secrets {
-    /// Password and token, as they are and as they are sent.
+    /// Password and token, plain and as sent.
     pub(crate) fn new(credentials: &Credentials, token: Option<&SecretString>) -> Self {
         let password = credentials.password.expose_secret();
         let pair = Zeroizing::new(format!("{}:{password}", credentials.username));

@@ -65,7 +65,7 @@ impl Redfish {
     }
 
     pub(crate) async fn abilities(&mut self) -> Result<Abilities, BmcError> {
-        self.limited("looking at what it can do", async |system| system.abilities().await).await
+        self.limited("reading its capabilities", async |system| system.abilities().await).await
     }
 
     pub(crate) async fn root_for_nobody(&mut self) -> Result<Option<Abilities>, BmcError> {
@@ -125,7 +125,7 @@ impl Bmc for Redfish {
     async fn console(&mut self) -> Result<Box<dyn Console>, BmcError> {
         Err(BmcError::NotSupported {
             what: "a serial console".to_owned(),
-            hint: "Redfish has none: use the BMC's SSH or web console, or IPMI".to_owned(),
+            hint: "Redfish does not provide it; use the BMC's SSH or web console, or IPMI".to_owned(),
         })
     }
 

@@ -1,4 +1,4 @@
-//! Which `ResetType` a request becomes, among those that the BMC allows.
+//! Choice of the `ResetType` of a request, among those that the BMC allows.
 //!
 //! Pure: no clock, no file, no socket. Callers: `redfish`, `probe`.
 //!
@@ -22,7 +22,7 @@ use crate::quirks::{Quirk, Quirks};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ResetAction {
     pub(crate) target: String,
-    /// `None`: the BMC does not tell.
+    /// `None`: the BMC does not report them.
     pub(crate) allowed: Option<Vec<String>>,
     /// Path of the list of types if it is a separate resource (`@Redfish.ActionInfo`).
     pub(crate) info: Option<String>,
@@ -39,7 +39,7 @@ pub(crate) fn action(system: &Document) -> Result<ResetAction, BmcError> {
     let info = system.word(&format!("{ACTION}/@Redfish.ActionInfo"))?;
     Ok(ResetAction {
         target: target.to_owned(),
-        // An empty list tells nothing.
+        // An empty list has no information.
         allowed: system
             .words(&format!("{ACTION}/ResetType@Redfish.AllowableValues"))
             .filter(|words| !words.is_empty()),
@@ -77,7 +77,7 @@ pub(crate) fn choose(
     };
     found.copied().ok_or_else(|| BmcError::NotSupported {
         what: format!("{request} ({})", wanted.join(" or ")),
-        hint: format!("it can do {}", allowed.unwrap_or_default().join(", ")),
+        hint: format!("it supports {}", allowed.unwrap_or_default().join(", ")),
     })
 }
 
@@ -134,7 +134,7 @@ mod tests {
         let error = choose(PowerRequest::ForceOff, Some(&allowed), PowerState::On, &Quirks::default());
         assert_eq!(
             error.unwrap_err().to_string(),
-            "the BMC cannot do this: forced power off (ForceOff); it can do On, Nmi"
+            "the BMC does not support forced power off (ForceOff); it supports On, Nmi"
         );
     }
 }

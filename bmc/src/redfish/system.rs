@@ -36,9 +36,9 @@ struct Found {
 pub(crate) struct Abilities {
     pub(crate) systems: Vec<String>,
     pub(crate) identity: Identity,
-    /// `None`: it does not tell.
+    /// `None`: the service does not report it.
     pub(crate) reset_types: Option<Vec<String>>,
-    /// `None`: it does not tell.
+    /// `None`: the service does not report it.
     pub(crate) boot_sources: Option<Vec<String>>,
     pub(crate) sessions: bool,
     pub(crate) consoles: Vec<String>,
@@ -85,12 +85,12 @@ impl System {
 
     async fn systems(&mut self) -> Result<Vec<String>, BmcError> {
         let root = self.session.root().await?;
-        // Some roots leave out what they serve all the same.
+        // Some roots omit links to resources that they serve.
         let systems = root.link("/Systems")?.unwrap_or_else(|| "/redfish/v1/Systems".to_owned());
         self.members(&systems).await
     }
 
-    /// The system as it is now.
+    /// Reads the current system.
     pub(crate) async fn read(&mut self) -> Result<(Document, Quirks), BmcError> {
         if let Some(found) = self.found.clone() {
             let read = self.session.get(&found.path).await;
@@ -108,7 +108,7 @@ impl System {
         Ok((system, quirks))
     }
 
-    /// The BMC itself, where the service tells of it.
+    /// Reads the BMC itself, if the service lists it.
     async fn controller(&mut self, system: &Document) -> Result<Option<Document>, BmcError> {
         let mut path = system.links("/Links/ManagedBy").unwrap_or_default().into_iter().next();
         if path.is_none()
@@ -223,7 +223,7 @@ impl System {
             tokio::time::sleep(pause.unwrap_or(TASK_PAUSE).clamp(least, most)).await;
             let poll = Request::new(Method::GET, &place);
             let answer = self.session.exchange(&poll).await.map_err(|error| begun(&address, error))?;
-            // A monitor that is gone has done its work; what came of it, the state tells.
+            // A monitor that no longer exists has finished; the state shows its result.
             if matches!(answer.status, StatusCode::NOT_FOUND | StatusCode::GONE) {
                 return Ok(());
             }
@@ -251,7 +251,7 @@ impl System {
         }
         let not_supported = || BmcError::NotSupported {
             what: "reading its event log".to_owned(),
-            hint: "neither the system nor its BMC has one".to_owned(),
+            hint: "neither the system nor its BMC has an event log".to_owned(),
         };
         let service = log::best(&services).ok_or_else(not_supported)?.clone();
         let service = self.session.get(&service).await?;
@@ -305,7 +305,7 @@ impl System {
         let sessions = inventory::has_sessions(&root);
         let (system, quirks) = match self.read().await {
             Ok(read) => read,
-            // Which system is what the person who asks wants to know.
+            // The result names the chosen system.
             Err(BmcError::AmbiguousSystem { .. }) => {
                 let none = Document { path: String::new(), etag: None, value: json!({}) };
                 (none, Quirks::default())
@@ -356,7 +356,7 @@ fn begun(address: &str, error: BmcError) -> BmcError {
     match error {
         BmcError::TimedOut { .. } | BmcError::Unreachable { .. } => error.with_sent(true),
         error => {
-            let problem = format!("what it has accepted cannot be followed: {error}");
+            let problem = format!("failed to follow the accepted task: {error}");
             BmcError::Unreachable { address: address.to_owned(), problem, sent: true }
         }
     }

@@ -1,4 +1,4 @@
-//! Long-running operations (DSP0266, "Asynchronous operations"): what a task says about how far it is.
+//! Long-running operations (DSP0266, "Asynchronous operations"): progress of a task.
 //!
 //! Pure: no clock, no file, no socket. Caller: `redfish`.
 
@@ -45,7 +45,7 @@ fn bad(task: &Value) -> bool {
 fn why(task: &Value, state: &str) -> String {
     let messages = task.get("Messages").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let said: Vec<String> = messages.iter().take(8).filter_map(sentence).collect();
-    told(format!("its task ended as {state}. {}", said.join(" ")).trim_end())
+    told(format!("the task ended in state {state}. {}", said.join(" ")).trim_end())
 }
 
 #[cfg(test)]
@@ -68,12 +68,12 @@ mod tests {
             (
                 false,
                 json!({"TaskState": "Exception", "Messages": [{"Message": "No power.\n"}]}),
-                Progress::Failed("its task ended as Exception. No power.".to_owned()),
+                Progress::Failed("the task ended in state Exception. No power.".to_owned()),
             ),
             (
                 false,
                 json!({"TaskState": "Completed", "TaskStatus": "Critical"}),
-                Progress::Failed("its task ended as Completed.".to_owned()),
+                Progress::Failed("the task ended in state Completed.".to_owned()),
             ),
         ] {
             assert_eq!(progress(accepted, body.to_string().as_bytes()), expected, "{accepted} {body}");

@@ -162,10 +162,10 @@ impl Transport {
             Scheme::Http if *trust == Trust::Insecure => "http",
             Scheme::Http => {
                 let problem =
-                    "http:// sends the password readable; use https:// or bmc.redfish.tls.mode Insecure";
+                    "http:// sends the password unencrypted; use https:// or bmc.redfish.tls.mode Insecure";
                 return Err(wrong(problem.to_owned()));
             }
-            Scheme::Rmcp => return Err(wrong("it is an address of IPMI".to_owned())),
+            Scheme::Rmcp => return Err(wrong("it is an IPMI address".to_owned())),
         };
         let witness = Witness::default();
         let way = Arc::new(Way {
@@ -212,7 +212,7 @@ impl Transport {
         let changes = request.method != Method::GET;
         let mut path = request.path.to_owned();
         for hop in 0..=MOST_REDIRECTS {
-            // A redirect does not say that nothing was done.
+            // A redirect does not prove that nothing was done.
             let after = |error: BmcError| if hop > 0 && changes { error.with_sent(true) } else { error };
             let answer = self.send_once(request, &path, authorization).await.map_err(after)?;
             if !answer.status().is_redirection() {
@@ -221,7 +221,7 @@ impl Transport {
             let next = self.redirected(request, &path, &answer);
             path = next.map_err(|error| error.with_sent(changes))?;
         }
-        Err(self.senseless(request.path, "it redirects in circles").with_sent(changes))
+        Err(self.senseless(request.path, "the redirects form a loop").with_sent(changes))
     }
 
     async fn send_once(
@@ -231,7 +231,7 @@ impl Transport {
         authorization: Authorization<'_>,
     ) -> Result<Response, BmcError> {
         let url = self.base.join(path).ok().filter(|url| is_path(path) && url.origin() == self.base.origin());
-        let url = url.ok_or_else(|| self.senseless(path, "it leads away from this BMC"))?;
+        let url = url.ok_or_else(|| self.senseless(path, "the URL is not on this BMC"))?;
         let client = self.way.client().map_err(|error| self.failed(request, error).with_sent(false))?;
         let mut built = client.request(request.method.clone(), url);
         built = built.header(ACCEPT, "application/json").header("OData-Version", "4.0");
@@ -246,7 +246,7 @@ impl Transport {
             Authorization::Basic(who) => built.basic_auth(&who.username, Some(who.password.expose_secret())),
             Authorization::Token(token) => {
                 let mut value = HeaderValue::from_str(token.expose_secret())
-                    .map_err(|_| self.senseless(path, "its session token is not one"))?;
+                    .map_err(|_| self.senseless(path, "the session token is invalid"))?;
                 value.set_sensitive(true);
                 built.header("X-Auth-Token", value)
             }
@@ -259,17 +259,17 @@ impl Transport {
     fn redirected(&self, request: &Request<'_>, path: &str, answer: &Response) -> Result<String, BmcError> {
         let place = answer.headers().get(LOCATION).and_then(|h| h.to_str().ok());
         let url = place.and_then(|place| self.base.join(path).ok()?.join(place).ok());
-        let url = url.ok_or_else(|| self.senseless(path, "it redirects to no URL"))?;
+        let url = url.ok_or_else(|| self.senseless(path, "the redirect has no valid URL"))?;
         if url.origin() != self.base.origin() {
             let host = told(url.host_str().unwrap_or_default());
             return Err(
-                self.senseless(path, &format!("it redirects to {host}, and another host gets nothing"))
+                self.senseless(path, &format!("the redirect to {host} leaves this BMC and is not followed"))
             );
         }
         let repeats =
             matches!(answer.status(), StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
         if request.method != Method::GET && !repeats {
-            return Err(self.senseless(path, "it redirects what is no GET"));
+            return Err(self.senseless(path, "a request other than GET is redirected"));
         }
         Ok(path_of(&url))
     }
@@ -283,19 +283,18 @@ impl Transport {
         let mut body = Vec::new();
         while let Some(chunk) = answer.chunk().await.map_err(|error| self.failed(request, error))? {
             if body.len() + chunk.len() > request.largest && request.method != Method::GET {
-                // It was done; what is said about it is not worth more.
+                // The request was carried out; its body is not needed.
                 break;
             }
             if body.len() + chunk.len() > request.largest {
-                return Err(
-                    self.senseless(&path, &format!("it is longer than {} KiB", request.largest >> 10))
-                );
+                return Err(self
+                    .senseless(&path, &format!("the answer is larger than {} KiB", request.largest >> 10)));
             }
             body.extend_from_slice(&chunk);
         }
         let headers = answer.headers();
         let text = |name: &str| headers.get(name).and_then(|h| h.to_str().ok()).map(str::to_owned);
-        // Behind address translation a BMC tells its own address: only the path counts.
+        // Behind address translation a BMC reports its own address: only the path counts.
         let location = text(LOCATION.as_str())
             .and_then(|place| self.base.join(&place).ok())
             .map(|url| path_of(&url))

@@ -51,8 +51,8 @@ fn counts(time: Instant, now: Instant) -> bool {
 fn instead_of(last: &BmcError) -> BmcError {
     let seconds = COUNTING_PERIOD.as_secs();
     let why = format!(
-        "{MAX_UNPROVEN_LOGINS} logins were sent within {seconds} s and nothing said whether the password is right; as the BMC may count them \
-         and lock the account, the next is sent {seconds} s after them"
+        "{MAX_UNPROVEN_LOGINS} logins within {seconds} s did not show whether the password is right; the BMC \
+         may lock the account, so the next login is sent {seconds} s later"
     );
     let add = |problem: &str| format!("{problem}; {why}");
     match last.clone() {
@@ -81,7 +81,7 @@ impl Account {
     /// Checks whether the password may be sent now.
     ///
     /// # Errors
-    /// It must not be sent, with the reason.
+    /// The login must not be sent, with the reason.
     pub(super) fn admit(&self) -> Result<(), BmcError> {
         known().held(&self.0, Instant::now()).map_or(Ok(()), |last| Err(instead_of(last)))
     }
@@ -91,7 +91,7 @@ impl Account {
         known().note(self.0.clone(), error.clone(), Instant::now());
     }
 
-    /// It is right.
+    /// The password is right.
     pub(super) fn proved(&self) {
         known().0.remove(&self.0);
     }
@@ -131,6 +131,9 @@ mod tests {
             BmcError::Unreachable { address: "bmc".to_owned(), problem: "500".to_owned(), sent: false };
         let held = instead_of(&error);
         assert!(held.is_transient() && held.reason() == error.reason());
-        assert!(held.to_string().contains("lock the account, the next is sent 60 s after"), "{held}");
+        assert!(
+            held.to_string().contains("lock the account, so the next login is sent 60 s later"),
+            "{held}"
+        );
     }
 }

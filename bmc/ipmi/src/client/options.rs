@@ -20,7 +20,7 @@ pub struct Options {
     pub privilege: Privilege,
     /// The BMC's own key (Kg), where one is set.
     pub key: Option<SecretString>,
-    /// When to send again.
+    /// Retransmission intervals.
     pub retry: Retry,
     /// After how much silence the session is kept alive.
     pub keep_alive: Option<Duration>,
@@ -55,20 +55,20 @@ pub enum ClientError {
     #[error("the user name cannot be used with IPMI")]
     User(#[source] UserNameTooLong),
     /// No socket towards this address.
-    #[error("no UDP socket to {address}")]
+    #[error("failed to open a UDP socket to {address}")]
     Socket {
         /// The BMC.
         address: SocketAddr,
         /// Error of the system.
         source: io::Error,
     },
-    /// The session could not be opened, or is over.
+    /// The session could not be opened, or has ended.
     #[error("no session with the BMC")]
     Session(#[source] SessionError),
     /// The request has no answer.
     #[error("no answer from the BMC")]
     Request(#[source] RequestError),
-    /// The time that the caller gave is over; what was asked may have been carried out.
+    /// The caller's timeout passed. The BMC may have carried out the request.
     #[error("no answer from the BMC within {0:?}")]
     TimedOut(Duration),
     /// The BMC refused, or its answer is invalid.

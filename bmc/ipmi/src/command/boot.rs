@@ -1,4 +1,4 @@
-//! Pure: what a machine boots from next (Set and Get System Boot Options).
+//! Pure: source of the next boot (Set and Get System Boot Options).
 //!
 //! Flags are for the next boot only, never persistent. A BMC forgets them if no chassis control comes within 60 seconds, and when the
 //! machine is switched on by its push button; parameter 3 tells it not to, where the BMC has it: a machine that is switched on later, by
@@ -139,7 +139,7 @@ impl Command for SetBootOption {
     }
 }
 
-/// When a BMC keeps boot flags that it would forget: parameter 3's bits.
+/// Bits of parameter 3: events after which a BMC keeps boot flags that it would clear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ValidBitClearing(u8);
 

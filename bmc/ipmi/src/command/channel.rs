@@ -1,4 +1,4 @@
-//! Pure: what a BMC's channel can do, which it tells without a session.
+//! Pure: capabilities of a BMC's channel, which it reports without a session.
 
 use super::Command;
 use crate::wire::{

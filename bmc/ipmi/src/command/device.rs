@@ -1,4 +1,4 @@
-//! Pure: who a BMC and its machine are: device id, system GUID.
+//! Pure: identity of a BMC and its machine: device ID, system GUID.
 
 use super::Command;
 use crate::wire::{

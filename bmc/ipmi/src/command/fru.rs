@@ -12,14 +12,14 @@ pub const MACHINE: u8 = 0;
 /// Get FRU Inventory Area Info.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GetFruArea {
-    /// Which FRU device.
+    /// Number of the FRU device.
     pub device: u8,
 }
 
 /// The memory of a FRU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FruArea {
-    /// Its size in octets.
+    /// The size in octets.
     pub size: u16,
     /// True if offsets and counts are in words of two octets.
     pub words: bool,
@@ -42,7 +42,7 @@ impl Command for GetFruArea {
 /// Read FRU Data. Offset and count are octets, even ones where it is read by words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadFru {
-    /// Which FRU device.
+    /// Number of the FRU device.
     pub device: u8,
     /// True if offsets and counts are in words.
     pub words: bool,

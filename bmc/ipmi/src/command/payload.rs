@@ -11,7 +11,7 @@ const SOL: [u8; 2] = [0x01, 0x01];
 /// Encrypted and authenticated; alerts over the serial line fail meanwhile; the BMC asserts the handshake lines.
 const SEALED: u8 = 0xc0;
 
-/// The completion with which a BMC says that another session has the console.
+/// The completion code of a BMC whose console another session uses.
 pub const IN_USE: u8 = 0x80;
 
 /// Activate Payload. Sent once: a repetition would be refused as [`IN_USE`], by ourselves.

@@ -53,7 +53,7 @@ pub struct GetSelEntry(pub u16);
 /// A record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SelRecord {
-    /// Its number.
+    /// The number.
     pub id: u16,
     /// The number of the record after it; [`LAST_RECORD`]: there is none.
     pub next: u16,
@@ -100,7 +100,7 @@ impl Command for GetSelEntry {
     }
 }
 
-/// Names of sensor types that people look for in a log.
+/// Names of sensor types that users look for in a log.
 fn sensor_name(sensor_type: u8) -> Option<&'static str> {
     Some(match sensor_type {
         0x01 => "temperature",
@@ -138,7 +138,7 @@ impl fmt::Display for SelRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [one, two, three] = self.data;
         if self.kind != 0x02 {
-            return write!(f, "record of the vendor's own kind {:#04x}", self.kind);
+            return write!(f, "vendor-specific record {:#04x}", self.kind);
         }
         match sensor_name(self.sensor_type) {
             Some(name) => write!(f, "{name}")?,

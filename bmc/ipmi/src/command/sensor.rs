@@ -101,7 +101,7 @@ impl SensorRecord {
     }
 }
 
-/// A name as it stands in a record: its type and length, then itself. Only eight-bit text is read.
+/// Name in a record: its type and length, then its text. Only eight-bit text is read.
 #[must_use]
 pub fn sensor_name(octets: &[u8]) -> Option<String> {
     let (head, rest) = octets.split_first()?;
@@ -125,7 +125,7 @@ pub struct GetSensorReading {
 }
 
 impl Command for GetSensorReading {
-    /// Its states, a bit each; `None`: it has none now.
+    /// The states, a bit each; `None`: it has none now.
     type Answer = Option<u16>;
 
     fn request(&self) -> Request {
@@ -144,23 +144,23 @@ impl Command for GetSensorReading {
     }
 }
 
-/// A sensor and what it says now.
+/// A sensor and its current states.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sensor {
-    /// Its name; `None`: it has none, or in letters that are not read here.
+    /// The name; `None`: it has none, or in letters that are not read here.
     pub name: Option<String>,
     /// Record of the sensor.
     pub record: SensorRecord,
-    /// Its states now, a bit each; `None`: it has none.
+    /// The states now, a bit each; `None`: it has none.
     pub states: Option<u16>,
 }
 
 /// Severity of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Trouble {
-    /// It wants attention.
+    /// The sensor reports a warning.
     Warning,
-    /// It failed, or is about to.
+    /// The sensor reports a failure or a predicted failure.
     Critical,
 }
 
@@ -207,11 +207,11 @@ const GENERICS: [(u8, u8, Trouble, &str); 17] = [
     (0x07, 6, Trouble::Critical, "non-recoverable"),
     (0x0b, 1, Trouble::Warning, "redundancy lost"),
     (0x0b, 2, Trouble::Warning, "redundancy degraded"),
-    (0x0b, 5, Trouble::Critical, "not redundant, resources do not suffice"),
+    (0x0b, 5, Trouble::Critical, "not redundant, insufficient resources"),
 ];
 
 impl Sensor {
-    /// The worst that it says, with a text for people. `None`: nothing is wrong, or nothing that the specification gives a meaning.
+    /// Returns the most severe state with its text. `None`: no problem, or no state that the specification defines.
     #[must_use]
     pub fn trouble(&self) -> Option<(Trouble, &'static str)> {
         let states = self.states?;

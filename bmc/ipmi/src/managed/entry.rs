@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// Answers that a session remembers, for requests that come again.
+/// Number of answers that a session remembers for repeated requests.
 const MAX_REMEMBERED_ANSWERS: usize = 8;
 
 /// Progress of a login.
@@ -24,7 +24,7 @@ pub(super) enum Login {
     Opened,
     /// Waiting for RAKP message 3.
     Challenged { exchange: Exchange, most: Privilege },
-    /// It stands. The datagrams are kept because what comes again is answered as before.
+    /// The session is open. Its datagrams are kept to answer repeated ones as before.
     Done { keys: Keys, third: Vec<u8>, proof: Vec<u8> },
 }
 

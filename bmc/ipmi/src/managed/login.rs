@@ -1,4 +1,4 @@
-//! Pure: Open Session and RAKP 1 to 4 as a BMC answers them. What comes again is answered as before, except RAKP 1.
+//! Pure: Open Session and RAKP 1 to 4 as a BMC answers them. A repeated message is answered as before, except RAKP 1.
 
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
@@ -105,7 +105,7 @@ impl Managed {
         };
         let managed_random = self.number();
         let entry = self.sessions.get_mut(at)?;
-        // Each message 1 draws a random number of its own, one that comes again too, as OpenBMC does: the last one counts.
+        // Each message 1 draws its own random number, also a repeated one, as OpenBMC does: the last one counts.
         if let Login::Done { .. } = &entry.login {
             return None;
         }

@@ -1,4 +1,4 @@
-//! Pure: a session whose keys stand: privilege, requests one by one, close.
+//! Pure: an open session: privilege, requests one by one, close.
 
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
@@ -120,7 +120,7 @@ impl Active {
         }
     }
 
-    /// Each transmission has a session sequence number and a vector of its own; the request's number stays.
+    /// Each transmission has its own session sequence number and vector; the request's number stays.
     fn seal(&mut self, out: &mut Outbox, message: &RequestMessage) {
         self.send(out, PayloadKind::Ipmi, &message.encode());
     }
@@ -177,7 +177,7 @@ impl Active {
         out.events.push_back(match self.phase {
             Phase::Raising => Event::Failed(SessionError::Silent { step: Step::Privilege }),
             Phase::Ready => Event::Failed(SessionError::Lost),
-            // The BMC ends it by itself.
+            // The BMC ends the session on its own.
             Phase::Closing => Event::Closed,
         });
         Next::Over
@@ -267,7 +267,7 @@ fn close_request(managed: u32) -> Request {
     Request::new(APPLICATION, CLOSE, &managed.to_le_bytes())
 }
 
-/// A request's end is not known. One lost datagram does not end the session: whether it stands is seen by the next request.
+/// The result of a request is not known. One lost datagram does not end the session: the next request shows whether it is open.
 fn give_up(out: &mut Outbox, ticket: Option<Ticket>) -> Next {
     out.events.extend(ticket.map(|ticket| Event::Answer(ticket, Err(RequestError::Unanswered))));
     Next::Stay

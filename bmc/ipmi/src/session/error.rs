@@ -1,4 +1,4 @@
-//! Pure: why a session or a request failed, for people and for the caller to tell apart. Never with a secret.
+//! Pure: reasons why a session or a request failed. No reason contains a secret.
 
 use crate::{
     crypto::Suite,
@@ -23,7 +23,7 @@ pub enum Step {
 impl std::fmt::Display for Step {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Capabilities => "the question for its capabilities",
+            Self::Capabilities => "Get Channel Authentication Capabilities",
             Self::Open => "Open Session",
             Self::Name => "RAKP message 1",
             Self::Proof => "RAKP message 3",
@@ -35,59 +35,59 @@ impl std::fmt::Display for Step {
 /// Reason why a session has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
-    /// Nothing ever came back.
+    /// The BMC never answered.
     #[error("no answer to {attempts} packets")]
     Unreachable {
         /// Packets sent.
         attempts: u32,
     },
-    /// It answered, and then no more, before the session stood.
-    #[error("no answer any more to {step}")]
+    /// The BMC stopped answering before the session was open.
+    #[error("the BMC stopped answering at {step}")]
     Silent {
         /// Step without an answer.
         step: Step,
     },
-    /// It does not speak IPMI 2.0 over this channel.
-    #[error("the BMC speaks IPMI 1.5 only, or has RMCP+ switched off")]
+    /// The BMC does not support IPMI 2.0 over this channel.
+    #[error("the BMC supports IPMI 1.5 only, or RMCP+ is disabled")]
     NotSupported,
-    /// It does not take the cipher suite; no other is tried.
-    #[error("the BMC does not take cipher suite {}: {status}", suite.number())]
+    /// The BMC rejected the cipher suite. No other suite is tried.
+    #[error("the BMC rejected cipher suite {}: {status}", suite.number())]
     SuiteRefused {
         /// Requested suite.
         suite: Suite,
         /// Status of the BMC.
         status: Status,
     },
-    /// It chose other algorithms than the one suite proposed.
-    #[error("the BMC chose other algorithms than those of cipher suite {}", suite.number())]
+    /// The BMC selected algorithms that are not those of the requested suite.
+    #[error("the BMC selected algorithms that are not those of cipher suite {}", suite.number())]
     SuiteChanged {
         /// Requested suite.
         suite: Suite,
     },
-    /// It has no such user, or the user may not come over LAN.
-    #[error("the BMC refuses the user: {status}")]
+    /// The user does not exist, or has no access over LAN.
+    #[error("the BMC rejected the user: {status}")]
     UserRefused {
         /// Status of the BMC.
         status: Status,
     },
     /// The BMC's proof does not fit the password given.
-    #[error("the password is wrong, or who answers is not the BMC")]
+    #[error("the password is wrong, or another device answers at this address")]
     WrongPassword,
     /// The BMC proved that it knows the password, and refused our proof of it each time: packets between us are repeated or mixed up, or it
     /// reckons otherwise than the specification says.
-    #[error("the BMC has the same password, and yet refuses the proof of it (status 0x0f)")]
+    #[error("the BMC has the same password, but rejects its proof (status 0x0f)")]
     ProofRefused,
     /// The keys differ although the password is right.
-    #[error("the session's keys differ: the BMC has a key of its own (Kg) that is not the one given")]
+    #[error("the session keys differ: the BMC uses its own key (Kg)")]
     WrongKey,
     /// The user may not have this privilege.
-    #[error("the BMC refuses the privilege: {status}")]
+    #[error("the BMC rejected the privilege: {status}")]
     RoleRefused {
         /// Status of the BMC.
         status: Status,
     },
     /// Set Session Privilege Level was refused.
-    #[error("the BMC refuses the privilege: {completion}")]
+    #[error("the BMC rejected the privilege: {completion}")]
     PrivilegeRefused {
         /// Completion code of the BMC.
         completion: Completion,
@@ -95,8 +95,8 @@ pub enum SessionError {
     /// All its sessions are in use.
     #[error("all sessions of the BMC are in use")]
     NoResources,
-    /// It refused a step for another reason.
-    #[error("the BMC refused {step}: {status}")]
+    /// The BMC rejected a step for another reason.
+    #[error("the BMC rejected {step}: {status}")]
     Refused {
         /// Refused step.
         step: Step,
@@ -104,23 +104,23 @@ pub enum SessionError {
         status: Status,
     },
     /// The session stood, and is answered no more: the BMC restarted, dropped it or is out of reach. A new one may be opened.
-    #[error("the session is lost: the BMC does not answer in it any more")]
+    #[error("the session is lost: the BMC stopped answering")]
     Lost,
 }
 
 /// Reason why a request has no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// It was sent and not answered, or only refused as a duplicate of itself (0xCF): it may have been carried out. Look at the state before asking again.
-    #[error("no answer: it may have been carried out")]
+    /// The request was sent and not answered, or only rejected as a duplicate of itself (0xCF). The BMC may have carried it out: read the state before the next request.
+    #[error("no answer; the BMC may have carried out the request")]
     Unanswered,
-    /// It was never sent.
-    #[error("it was not sent: the session ended before")]
+    /// The request was not sent.
+    #[error("the request was not sent: the session ended")]
     NotSent,
     /// Too many wait already; it was not sent.
-    #[error("too many requests wait for this BMC")]
+    #[error("too many requests are waiting for this BMC")]
     TooMany,
-    /// Its data does not fit a packet; it was not sent.
-    #[error("its data is too long")]
+    /// The data of the request does not fit a packet. It was not sent.
+    #[error("the data of the request is too long")]
     TooLong,
 }

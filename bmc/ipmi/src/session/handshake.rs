@@ -45,7 +45,7 @@ impl Handshake {
         let packet = encode_plain(&RequestMessage { sequence: 0, request }.encode()).unwrap_or_default();
         out.send(&packet);
         let attempt = Attempt::first(&out.settings.retry, now);
-        // Begun anywhere, so that who does not see our packets has to guess it.
+        // Starts at a random number, so that an attacker who does not see our packets must guess it.
         let [tag] = out.random();
         Self { place: Place::Asking, tag, attempt, packet, rounds: 0 }
     }
@@ -73,7 +73,7 @@ impl Handshake {
             return Next::Stay;
         }
         if let Place::Proving { exchange, keys } = &self.place {
-            // Perhaps only RAKP message 4 was lost, and the session stands.
+            // Perhaps only RAKP message 4 was lost, and the session is open.
             Active::farewell(out, keys, exchange.managed);
         }
         fail(
@@ -159,7 +159,7 @@ impl Handshake {
             return None;
         }
         if answer.response.completion.is_passing() {
-            // It did not say what it speaks, and is asked again as one that did not answer.
+            // The answer did not name its algorithms, and is handled like a missing one.
             return None;
         }
         let speaks = match command.read(&answer.response) {

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-/// When an unanswered packet is sent again.
+/// Time at which an unanswered packet is sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
     /// Timeout of the first answer; each further one is twice as long.

@@ -513,7 +513,7 @@ fn each_status_of_rakp_says_what_the_specification_says() {
         let status = Status::from_number(number).unwrap();
         assert_eq!(ends(number), failed(SessionError::Refused { step: Step::Name, status }));
     }
-    assert_eq!(Status::from_number(0x0e).unwrap().to_string(), "an unauthorized GUID");
+    assert_eq!(Status::from_number(0x0e).unwrap().to_string(), "unauthorized GUID");
 }
 
 #[test]

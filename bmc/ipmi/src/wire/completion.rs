@@ -1,4 +1,4 @@
-//! Pure: completion codes (IPMI 2.0 table 5-2), each with a text for people.
+//! Pure: completion codes (IPMI 2.0 table 5-2), each with a text for users.
 
 /// Result of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -7,10 +7,10 @@ pub enum Completion {
     #[error("done")]
     Ok,
     /// 0x01 to 0x7E: the vendor's.
-    #[error("a vendor's own code {0:#04x}")]
+    #[error("vendor-specific code {0:#04x}")]
     Vendor(u8),
     /// 0x80 to 0xBE: what it means depends on the command.
-    #[error("the command's own code {0:#04x}")]
+    #[error("command-specific code {0:#04x}")]
     Specific(u8),
     /// 0xC0.
     #[error("the BMC is busy")]
@@ -22,13 +22,13 @@ pub enum Completion {
     #[error("the command is not valid for this LUN")]
     InvalidForLun,
     /// 0xC3.
-    #[error("the BMC took too long within")]
+    #[error("the BMC timed out internally")]
     TimedOut,
     /// 0xC4.
     #[error("the BMC has no space left")]
     OutOfSpace,
     /// 0xC5.
-    #[error("the reservation was cancelled or is invalid")]
+    #[error("the reservation was canceled or is invalid")]
     Reservation,
     /// 0xC6.
     #[error("the request was truncated")]
@@ -37,7 +37,7 @@ pub enum Completion {
     #[error("the request's length is wrong")]
     Length,
     /// 0xC8.
-    #[error("a field's length is beyond its limit")]
+    #[error("a field is too long")]
     FieldLength,
     /// 0xC9.
     #[error("a parameter is out of range")]
@@ -46,7 +46,7 @@ pub enum Completion {
     #[error("the BMC cannot return as many octets")]
     TooManyOctets,
     /// 0xCB.
-    #[error("the sensor, record or data is not there")]
+    #[error("the sensor, record or data does not exist")]
     NotPresent,
     /// 0xCC.
     #[error("a field of the request is invalid")]
@@ -55,10 +55,10 @@ pub enum Completion {
     #[error("the command is not allowed for this sensor or record")]
     IllegalForRecord,
     /// 0xCE.
-    #[error("the BMC could give no answer")]
+    #[error("the BMC could not provide an answer")]
     NoAnswer,
     /// 0xCF: the BMC knows the request by its number already, and does not carry it out again.
-    #[error("a duplicated request, which is not carried out again")]
+    #[error("the request is a duplicate and was not repeated")]
     Duplicate,
     /// 0xD0.
     #[error("the sensor repository is being updated")]
@@ -67,25 +67,25 @@ pub enum Completion {
     #[error("the BMC's firmware is being updated")]
     FirmwareUpdate,
     /// 0xD2.
-    #[error("the BMC is initialising")]
+    #[error("the BMC is initializing")]
     Initialising,
     /// 0xD3.
     #[error("the destination is unavailable")]
     DestinationUnavailable,
     /// 0xD4.
-    #[error("the session's privilege does not suffice")]
+    #[error("the privilege of the session is insufficient")]
     Privilege,
     /// 0xD5.
-    #[error("the command is not supported in the present state")]
+    #[error("the command is not supported in the current state")]
     State,
     /// 0xD6.
     #[error("a part of the command is disabled")]
     Disabled,
     /// 0xFF.
-    #[error("an unspecified error")]
+    #[error("unspecified error")]
     Unspecified,
     /// A reserved number.
-    #[error("a reserved code {0:#04x}")]
+    #[error("reserved code {0:#04x}")]
     Reserved(u8),
 }
 

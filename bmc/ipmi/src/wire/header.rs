@@ -99,7 +99,7 @@ pub struct Plus<'a> {
     pub session: u32,
     /// Session sequence number; 0 while there is no session.
     pub sequence: u32,
-    /// As it was sent: encrypted, if it is said to be.
+    /// Payload as sent: encrypted, if the header names it so.
     pub payload: &'a [u8],
     /// All from the first octet of the header to the end.
     pub whole: &'a [u8],

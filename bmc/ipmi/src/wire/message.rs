@@ -27,7 +27,7 @@ pub struct Request {
     pub command: u8,
     /// Data after the command.
     pub data: Vec<u8>,
-    /// Done twice it is not the same as done once: it is sent once, answered or not. Not a part of the packet; parsed ones do not have it.
+    /// True if a repetition changes the result: the request is sent once. Not a part of the packet; parsed requests do not have it.
     pub once: bool,
 }
 
@@ -63,7 +63,7 @@ pub struct RequestMessage {
     pub request: Request,
 }
 
-/// A response with what tells to which request it belongs.
+/// A response with the fields that identify its request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResponseMessage {
     /// Sequence number of the request.

@@ -12,46 +12,46 @@ pub enum Status {
     #[error("no resources for another session with this role")]
     NoResourcesForRole,
     /// 0x02.
-    #[error("no such session id")]
+    #[error("the session ID does not exist")]
     SessionId,
     /// 0x08.
-    #[error("a session id that is not active")]
+    #[error("the session ID is not active")]
     InactiveSessionId,
     /// 0x03.
-    #[error("an invalid payload type")]
+    #[error("invalid payload type")]
     PayloadType,
     /// 0x04.
-    #[error("an authentication algorithm that it does not have")]
+    #[error("unsupported authentication algorithm")]
     AuthenticationAlgorithm,
     /// 0x05.
-    #[error("an integrity algorithm that it does not have")]
+    #[error("unsupported integrity algorithm")]
     IntegrityAlgorithm,
     /// 0x06.
-    #[error("no authentication payload that fits")]
+    #[error("no matching authentication payload")]
     AuthenticationPayload,
     /// 0x07.
-    #[error("no integrity payload that fits")]
+    #[error("no matching integrity payload")]
     IntegrityPayload,
     /// 0x09 and 0x0A: an invalid role, and one that the user may not have.
-    #[error("a role or privilege that the account does not have (status {0:#04x})")]
+    #[error("the account does not have the role or privilege (status {0:#04x})")]
     Role(u8),
     /// 0x0C: the name is longer than it may be.
-    #[error("an invalid length of the user name")]
+    #[error("invalid length of the user name")]
     NameLength,
-    /// 0x0D: no such user, or one that may not come this way.
-    #[error("no such user, or one without leave to come over LAN")]
+    /// 0x0D: the user does not exist, or has no access over this channel.
+    #[error("the user does not exist, or has no access over LAN")]
     Name,
     /// 0x0E.
-    #[error("an unauthorized GUID")]
+    #[error("unauthorized GUID")]
     Guid,
     /// 0x0F.
-    #[error("a wrong key exchange or integrity code")]
+    #[error("wrong key exchange or integrity code")]
     IntegrityCode,
     /// 0x10.
-    #[error("a confidentiality algorithm that it does not have")]
+    #[error("unsupported confidentiality algorithm")]
     ConfidentialityAlgorithm,
     /// 0x11.
-    #[error("a cipher suite that it does not have")]
+    #[error("unsupported cipher suite")]
     NoCipherSuite,
     /// Any other.
     #[error("status {0:#04x}")]

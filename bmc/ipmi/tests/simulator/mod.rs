@@ -32,7 +32,7 @@ set) while [ $# -gt 0 ]; do
 esac
 "#;
 
-/// Its FRU has a board area, and a product area whose maker is in six bits a letter. Its records: a temperature (compact), the controller itself, a power supply (compact), a fan (full).
+/// The FRU has a board area, and a product area whose maker is in six bits a letter. Its records: a temperature (compact), the controller itself, a power supply (compact), a fan (full).
 const MACHINE: &str = "mc_setbmc 0x20
 mc_add 0x20 0 no-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02
 sel_enable 0x20 1000 0x0a

@@ -163,7 +163,7 @@ fn ipmi_13_20_each_rakp_1_has_its_own_random_number() {
 #[test]
 fn ipmi_13_18_error_names_the_step_that_was_refused_or_not_answered() {
     for (step, named) in [
-        (Step::Capabilities, "the question for its capabilities"),
+        (Step::Capabilities, "Get Channel Authentication Capabilities"),
         (Step::Open, "Open Session"),
         (Step::Name, "RAKP message 1"),
         (Step::Proof, "RAKP message 3"),
@@ -171,6 +171,6 @@ fn ipmi_13_18_error_names_the_step_that_was_refused_or_not_answered() {
     ] {
         assert!(SessionError::Silent { step }.to_string().ends_with(named), "{step:?}");
         let refused = SessionError::Refused { step, status: Status::Guid }.to_string();
-        assert_eq!(refused, format!("the BMC refused {named}: {}", Status::Guid));
+        assert_eq!(refused, format!("the BMC rejected {named}: {}", Status::Guid));
     }
 }
