@@ -207,7 +207,7 @@ pub struct EventWriter {
     requests: Requests,
     queue: Queue,
     rate: Rate,
-    /// None: the program has no API server.
+    /// The program has no API server.
     access: Option<watch::Receiver<Option<Client>>>,
     /// Write that is under way.
     current: Option<Write>,

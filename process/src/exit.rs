@@ -89,7 +89,7 @@ pub fn run(
     result
 }
 
-/// Prints what clap has to say and gives the exit code: 64 for wrong usage, 0 for `--help` and `--version`.
+/// Prints the message of clap and returns the exit code: 64 for wrong usage, 0 for `--help` and `--version`.
 pub fn usage(error: &clap::Error) -> ExitCode {
     // The error cannot be reported when the terminal is gone.
     let _ = error.print();

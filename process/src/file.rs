@@ -82,7 +82,7 @@ fn write_flushed(
         _ => {}
     }
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&neighbor)?;
-    // The agent's own umask would close it to those whom it is for: networkd is a user of its own.
+    // The agent's own umask would close the file to its reader: networkd has its own user.
     file.set_permissions(fs::Permissions::from_mode(mode))?;
     file.write_all(content)?;
     flush(&file)?;

@@ -75,7 +75,7 @@ impl<F: Fn() -> Readiness + Send + Sync + 'static> Health for F {
     }
 }
 
-/// The address is not to be had.
+/// The address is unavailable.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address} for health and metrics")]
 pub struct BindHealthError {
@@ -92,7 +92,7 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, BindHealthError> {
     TcpListener::bind(address).await.map_err(|source| BindHealthError { address, source })
 }
 
-/// The socket is not to be had.
+/// The socket is unavailable.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {} for health and metrics", path.display())]
 pub struct BindHealthSocketError {
@@ -277,7 +277,7 @@ mod tests {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.expect("answer");
         assert!(answer.ends_with("# EOF\n"), "{answer}");
-        assert!(bind_socket(&path).is_err(), "somebody listens there");
+        assert!(bind_socket(&path).is_err(), "the address is in use");
         shutdown.cancel();
         server.await.expect("join").expect("served");
         let file = directory.path().join("file");

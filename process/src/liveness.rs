@@ -199,7 +199,7 @@ impl Beat {
         self.0.beat.store(u64::try_from(since).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Gives pulses for as long as it is polled. Never ends.
+    /// Sends pulses while it is polled. Never ends.
     pub async fn beating(&self) -> Infallible {
         loop {
             self.beat();

@@ -45,7 +45,7 @@ pub struct LogArguments {
 pub enum StartLoggingError {
     /// The level is neither a level nor directives.
     #[error(
-        "log level {level:?} is not understood; say error, warn, info, debug, trace or directives such as info,bedplate_dhcp=debug"
+        "log level {level:?} is invalid; use error, warn, info, debug, trace or directives such as info,bedplate_dhcp=debug"
     )]
     Level {
         /// Value that was given.

@@ -86,7 +86,7 @@ impl Notifier {
                     () = shutdown.cancelled() => return Ok::<_, BoxError>(()),
                     _ = ticks.tick() => match alive() {
                         Ok(()) => notifier.send(&[NotifyState::Watchdog]),
-                        Err(reason) => tracing::error!(reason, "not alive, withholding the watchdog's keep-alive"),
+                        Err(reason) => tracing::error!(reason, "loop stalled, watchdog keep-alive withheld"),
                     },
                 }
             }

@@ -74,7 +74,7 @@ pub enum Activation<E> {
     Start,
     /// A wake source has changed.
     Changed(E),
-    /// The time of [`Turn::At`] or the end of a backoff has come.
+    /// The time of [`Turn::At`] was reached, or the end of a backoff.
     Due,
 }
 

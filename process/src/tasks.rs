@@ -53,7 +53,7 @@ pub enum DrainTasksError {
     Deadline {
         /// Timeout that passed.
         deadline: Duration,
-        /// Which tasks were abandoned.
+        /// Names of the abandoned tasks.
         tasks: Vec<&'static str>,
     },
     /// Parts missed the deadline of their step.
@@ -89,8 +89,8 @@ impl Tasks {
         self.started.cancel();
     }
 
-    /// Runs `task` in the background. It is to end after the shutdown token, or earlier with `Ok` when its work is done.
-    /// An error or a panic stops the program; [`Self::drain`] gives it back.
+    /// Runs `task` in the background. It must end after the shutdown token, or earlier with `Ok` when its work is done.
+    /// An error or a panic stops the program; [`Self::drain`] returns it.
     pub fn spawn<F, E>(&self, name: &'static str, task: F)
     where
         F: Future<Output = Result<(), E>> + Send + 'static,

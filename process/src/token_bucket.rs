@@ -1,4 +1,4 @@
-//! Pure: how often one of many may ask. Each has a bucket of tokens that fills steadily; one that has emptied it is refused until there is a token
+//! Pure: rate limit for one of many clients. Each has a bucket of tokens that fills steadily; one that has emptied it is refused until there is a token
 //! again, and no other one notices.
 //!
 //! A bucket is stored as the moment at which it is full again: a full bucket is the same as none, and is forgotten when the table is full. If all

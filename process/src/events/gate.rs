@@ -1,4 +1,4 @@
-//! Pure: which Events are created, which are counted in one that was created before, and how fast they are written.
+//! Pure: Events that are created, Events that are counted in an earlier one, and the rate of writes.
 //!
 //! The same Event within 50 minutes is one object, whose count is updated once a minute. One object leaves space for Events of the others:
 //! clients that are not trusted can cause some. What is above the rate waits in the queue.

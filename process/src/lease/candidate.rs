@@ -42,7 +42,7 @@ pub struct Candidate {
 
 impl Candidate {
     /// Creates a candidate named `instance` for the Lease `name` in `namespace`, which it writes as
-    /// `field_manager`. The client may come later. Returns its tenure, too.
+    /// `field_manager`. The client may be created later. Also returns the tenure.
     pub fn new(
         access: watch::Receiver<Option<Client>>,
         (namespace, name): (String, String),
@@ -178,7 +178,7 @@ impl Candidate {
     }
 
     fn leases(&self) -> Result<Api<Lease>, String> {
-        let client = self.access.borrow().clone().ok_or("there is no access to the cluster yet")?;
+        let client = self.access.borrow().clone().ok_or("the cluster is not connected yet")?;
         Ok(Api::namespaced(client, &self.namespace))
     }
 

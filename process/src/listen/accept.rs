@@ -29,7 +29,7 @@ pub trait Peer: Clone + Debug + Send + Sync + 'static {
 pub enum Client {
     /// An address.
     Address(IpAddr),
-    /// A local user, by its ID. `None`: the system does not say.
+    /// A local user, by its ID. `None`: the system does not report it.
     User(Option<u32>),
 }
 
@@ -45,11 +45,11 @@ pub struct TcpPeer {
 /// The client of a Unix socket, as it was when it connected (`SO_PEERCRED` and `SO_PEERGROUPS`, unix(7)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnixPeer {
-    /// ID of its user. `None`: the system does not say.
+    /// ID of its user. `None`: the system does not report it.
     pub user: Option<u32>,
     /// ID of its primary group.
     pub group: Option<u32>,
-    /// IDs of its supplementary groups. Empty if the system does not say.
+    /// IDs of its supplementary groups. Empty if the system does not report them.
     pub groups: Vec<u32>,
 }
 

@@ -199,7 +199,7 @@ impl Seat {
     /// Notes that a request has come. The connection keeps its place while the returned value lives, and until what was buffered
     /// by then is sent: a client that is slow to take an answer is not idle.
     pub(super) fn busy(self: &Arc<Self>) -> Busy {
-        // The request may have come with the first read.
+        // The request may have arrived with the first read.
         self.progress.read();
         self.change(|seated| seated.requests = seated.requests.saturating_add(1));
         Busy(self.clone())

@@ -91,7 +91,10 @@ impl<S> Guarded<S> {
         });
         if blocked.until.as_mut().poll(context).is_ready() {
             self.counters.cut.one(Cut::Stalled);
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing")));
+            return Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the client does not receive data",
+            )));
         }
         Poll::Pending
     }
