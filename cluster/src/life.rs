@@ -1,4 +1,4 @@
-//! The life of a group: its stores sync, its policies come into force, it leads, it ends. Called by each group, for `run`.
+//! The life of a group: its stores sync, its policies come into force, it leads, it stops. Called by each group, for `run`.
 //!
 //! ```text
 //! watches -> stores synced -> policies in force -> started: the election may begin -> leading: every object is queued

@@ -68,7 +68,7 @@ struct OneHost {
     record: Option<(u8, Agent)>,
     /// True if it is not in the pool any more.
     closed: bool,
-    /// Its enrollment.
+    /// The enrollment.
     key: bool,
     /// Owner and enrollment of the right to read the user data.
     right: Option<(u8, bool)>,

@@ -37,9 +37,9 @@ pub struct Claimant<'a> {
 pub enum HeldBy {
     /// There is none.
     Free,
-    /// It is another claimant's.
+    /// The claim belongs to another claimant.
     Other,
-    /// It is the claimant's own.
+    /// The claim belongs to the claimant.
     Own {
         /// True if it is being deleted.
         is_deleting: bool,
@@ -53,9 +53,9 @@ pub enum HeldBy {
 pub enum Host {
     /// There is no such Machine.
     Gone,
-    /// Its agent was heard, and reports the claim of this claimant, which is not released. It may run it.
+    /// The agent was heard, and reports the claim of this claimant, which is not released. It may run it.
     RunsOwn,
-    /// Its agent has reported the claim of this claimant, which is not released, and is silent.
+    /// The agent has reported the claim of this claimant, which is not released, and is silent.
     SilentOwn,
     /// It may be claimed, and its agent reports no claim of another claimant that may run.
     Eligible,

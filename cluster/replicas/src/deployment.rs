@@ -49,7 +49,7 @@ pub struct SetSummary {
     pub created: Timestamp,
     /// Rollout-relevant fields of its template.
     pub template: TemplateView,
-    /// Its `spec.replicas`.
+    /// The `spec.replicas`.
     pub asked: u32,
     /// Number of its Machines, counted in the store of Machines: the status of the set may be older.
     pub existing: u32,
@@ -57,7 +57,7 @@ pub struct SetSummary {
     pub available: u32,
     /// Number of its Machines that are being deleted.
     pub deleting: u32,
-    /// Its revision. 0: it has none.
+    /// The revision. 0: it has none.
     pub revision: u64,
     /// Maximum of the deployment's Machines when the set was scaled last (annotation `max-replicas`).
     pub max_replicas: Option<u32>,
@@ -76,7 +76,7 @@ pub struct DeploymentView {
     pub uid: String,
     /// Name.
     pub name: Key,
-    /// Its `spec.replicas`, or [`implied_replicas`].
+    /// The `spec.replicas`, or [`implied_replicas`].
     pub replicas: u32,
     /// Strategy of rollouts.
     pub strategy: Strategy,

@@ -30,9 +30,9 @@ pub struct Target {
     pub created: Timestamp,
     /// Time at which its condition `InfrastructureReady` became True. None: it is not True.
     pub infrastructure_ready: Option<Timestamp>,
-    /// Its conditions.
+    /// The conditions.
     pub conditions: Vec<ConditionView>,
-    /// Its Node.
+    /// The Node.
     pub node: NodeView,
 }
 

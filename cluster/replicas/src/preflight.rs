@@ -87,9 +87,9 @@ pub enum ControlPlaneView {
     Unknown(String),
     /// It has a version.
     Versioned {
-        /// Its `spec.version`.
+        /// The `spec.version`.
         version: String,
-        /// Its `status.version`. None: it is being provisioned.
+        /// The `status.version`. None: it is being provisioned.
         status_version: Option<String>,
     },
 }

@@ -149,7 +149,7 @@ pub struct SetView {
     pub uid: String,
     /// Resource version of a live read of the set, made before a live LIST of its Machines. None: the view comes from the store.
     pub live_version: Option<String>,
-    /// Its `spec.replicas`.
+    /// The `spec.replicas`.
     pub replicas: Option<u32>,
     /// Minimum size for the autoscaler, which replaces missing replicas of a set without Machines.
     pub autoscaler_minimum: Option<u32>,

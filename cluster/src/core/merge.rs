@@ -47,7 +47,7 @@ pub struct Item<'a> {
     pub name: &'a str,
     /// The condition. None: not reported yet.
     pub condition: Option<&'a Condition>,
-    /// True if messages about the object come first.
+    /// True if messages about the object precede the others.
     pub is_first: bool,
 }
 

@@ -43,7 +43,7 @@ impl<A, D> Default for Plan<A, D> {
 }
 
 impl<A, D> Plan<A, D> {
-    /// Returns the delay until the object is planned again, if no change comes before.
+    /// Returns the delay until the object is planned again, if no object changes before.
     pub fn again(&self, now: Timestamp) -> Option<Duration> {
         let left = |next: Timestamp| Duration::try_from(next.duration_since(now)).unwrap_or_default();
         let blocked = (!self.blocked.is_empty()).then_some(BLOCKED_DELAY);

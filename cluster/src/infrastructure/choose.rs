@@ -43,11 +43,11 @@ pub struct Request<'a> {
 pub enum Miss {
     /// The claimant does not select it.
     Selector,
-    /// It is in another failure domain.
+    /// The host is in another failure domain.
     FailureDomain,
-    /// It has no state disk.
+    /// The host has no state disk.
     StateDisk,
-    /// It may not be claimed by any claimant.
+    /// The host may not be claimed by any claimant.
     Host(Unmet),
     /// A claimant may claim it whose turn is earlier.
     Wanted,
@@ -67,7 +67,7 @@ impl Miss {
             Self::Host(Unmet::Key) => "wait with another key than the one in force",
             Self::Host(Unmet::Held) => "are held by another claim or have a node",
             Self::Host(Unmet::Silent) => "have not reported for 15 minutes, or their clocks are ahead",
-            Self::Wanted => "are left for claimants whose turn is earlier",
+            Self::Wanted => "are reserved for earlier claimants",
         }
     }
 }
@@ -77,7 +77,7 @@ impl Miss {
 pub struct Shortage(BTreeMap<Miss, usize>);
 
 impl Shortage {
-    /// Adds eligible hosts that are left for claimants whose turn is earlier.
+    /// Adds eligible hosts that are reserved for earlier claimants.
     #[must_use]
     pub fn with_wanted(mut self, hosts: usize) -> Self {
         if hosts > 0 {
@@ -123,11 +123,11 @@ pub struct Survey {
 pub enum Check {
     /// The namespace may not claim it.
     Forbidden,
-    /// It is not eligible.
+    /// The host is not eligible.
     Missed(Miss),
-    /// It is eligible, and has failed a claim lately.
+    /// The host is eligible, and has failed a claim lately.
     Failed,
-    /// It is eligible.
+    /// The host is eligible.
     Eligible,
 }
 
@@ -407,7 +407,7 @@ mod tests {
         assert_eq!((found.eligible.len(), found.shortage.has_wanted()), (2, false));
         assert!(!found.shortage.clone().with_wanted(0).has_wanted());
         let shortage = found.shortage.with_wanted(2);
-        let text = "none of 2 Machines that namespace team-a may claim is eligible: 2 are left for claimants whose turn is earlier";
+        let text = "none of 2 Machines that namespace team-a may claim is eligible: 2 are reserved for earlier claimants";
         assert_eq!((shortage.message("team-a").as_str(), shortage.has_wanted()), (text, true));
         let other = Request { namespace: "team-b", ..request("u") };
         assert!(survey(&other, &hosts).eligible.is_empty());

@@ -167,7 +167,11 @@ async fn power_off(claim: &MachineClaim, world: &World) -> Result<(), WriteError
     let parameters = world.manager.post();
     let made = operations.create(&parameters, &operation);
     ask(&format!("MachineOperation {}", operation.name_any()), made).await?;
-    tracing::info!(claim = claim.name_any(), operation = operation.name_any(), "silent host is powered off");
+    tracing::info!(
+        claim = claim.name_any(),
+        operation = operation.name_any(),
+        "powering off a host that does not report"
+    );
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! BedplateMachines: each claims one host, shows how its bootstrap goes, and releases it when it is deleted (M6, D1).
+//! BedplateMachines: each claims one host, shows the progress of its bootstrap, and releases it when it is deleted (M6, D1).
 //!
 //! Read: the stores. Steps that could harm with stale reads are decided again by live reads. Decided: `plan`, by the protocol of
 //! `bedplate-claim`, and `turn`. One write for each reconciliation: the watch of what was written starts the next one.
@@ -137,7 +137,7 @@ fn turn_interval(ahead: u32) -> Duration {
 /// Shows in the condition of a claimant why its writes fail.
 async fn show(machine: Arc<BedplateMachine>, error: &WriteError, world: &World) {
     let Ok(observed) = observe(machine, world).await else { return };
-    let text = format!("a host is chosen, and the claim fails: {}", chain(error));
+    let text = format!("failed to claim the chosen host: {}", chain(error));
     let decided = Next::Wait(HostClaimedReason::Claiming, text);
     // The caller reports the failure that is shown.
     let _ = world.leading(put_status(&observed, &decided, world)).await;
@@ -182,7 +182,7 @@ async fn read_version(observed: &mut Observed, world: &World) -> Result<(), Writ
 struct Owners {
     /// The Machine of Cluster API that owns it.
     owner: Option<Arc<Owner>>,
-    /// Its Cluster.
+    /// The Cluster.
     cluster: Option<Arc<Cluster>>,
     /// Label of the Machines whose values are failure domains.
     failure_domain_label: Option<String>,

@@ -21,7 +21,7 @@ fn m9_pre_drain_hook_holds_the_deletion_before_the_cordon() {
     let owned = running("m9-hook");
     annotate(&owned, "m", PRE_DRAIN, json!("backup-operator"));
     begin(&owned, "m");
-    let text = format!("annotations hold the deletion: {PRE_DRAIN} (owner backup-operator)");
+    let text = format!("annotations block the deletion: {PRE_DRAIN} (owner backup-operator)");
     let found = until(&owned, "WaitingForPreDrainHook", &text);
     assert_eq!(found["status"]["phase"], "Deleting");
     let shown = owned.kubectl(&["get", "machines.cluster.x-k8s.io", "m", "--no-headers"]);

@@ -309,7 +309,7 @@ impl<'r> Journey<'r> {
         });
         self.site.until_conditions(("machinedeployment", WORKERS), &[("RollingOut", "True", "RollingOut")]);
         let cause =
-            format!("needs Kubernetes {NEXT}, and MachineConfiguration {NEXT_CONFIGURATION} has {version}");
+            format!("needs Kubernetes {NEXT}, but MachineConfiguration {NEXT_CONFIGURATION} has {version}");
         self.site.until("the cause of the wait in MachinesReady", |site| {
             let deployment = site.team.get("machinedeployment", WORKERS).unwrap().unwrap_or_default();
             let message = &condition(&deployment, "MachinesReady")["message"];

@@ -5,7 +5,7 @@ use super::SetSummary;
 /// Revision of the current set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Revision {
-    /// Its number. It is higher than that of each other set.
+    /// The number. It is higher than that of each other set.
     pub number: u64,
     /// Former number of a set that is current again. It belongs in the annotation `revision-history`.
     pub replaces: Option<u64>,

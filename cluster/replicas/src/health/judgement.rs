@@ -35,7 +35,7 @@ pub enum Failure {
 pub enum Subject {
     /// The Machine.
     Machine,
-    /// Its Node.
+    /// The Node.
     Node,
 }
 

@@ -65,7 +65,7 @@ fn ms5_unstable_control_plane_holds_creation() {
     assert_eq!(failed("v1.34.0", true, &control_plane("v1.34.1", "latest"), ""), [None]);
 }
 
-/// Its version could be any, so neither its state nor a skew is known.
+/// The version could be any, so neither its state nor a skew is known.
 #[test]
 fn ms5_control_plane_that_cannot_be_read_fails_unless_all_is_skipped() {
     let view = ControlPlaneView::Unknown("objects of kind K are not read yet".to_owned());

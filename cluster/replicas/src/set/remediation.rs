@@ -1,4 +1,4 @@
-//! Pure: which Machines a MachineSet replaces because a health check has marked them (MS6). Called by the planner of sets.
+//! Pure: choice of the Machines that a MachineSet replaces because a health check has marked them (MS6). Called by the planner of sets.
 
 use super::{Health, MachineView, Mark, Remediated, SetView};
 use crate::Key;

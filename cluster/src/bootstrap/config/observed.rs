@@ -35,7 +35,7 @@ pub enum Owner {
 pub struct Observed {
     /// The KubeadmConfig.
     pub config: Arc<KubeadmConfig>,
-    /// Its owner.
+    /// The owner.
     pub owner: Owner,
     /// The Cluster of the Machine.
     pub cluster: Option<Arc<Cluster>>,

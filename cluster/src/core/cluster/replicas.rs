@@ -1,6 +1,6 @@
 //! Pure: the numbers of Machines of a Cluster, and the conditions that merge those of its Machines and of the objects that make them.
 //!
-//! A control plane object counts for `RollingOut`, `ScalingUp` and `ScalingDown` only if it reports the condition, as upstream has it.
+//! A control plane object counts for `RollingOut`, `ScalingUp` and `ScalingDown` only if it reports the condition, as upstream does.
 
 use std::sync::Arc;
 

@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(kubeconfig(Some(&token), &cluster()), KubeconfigSecret::Given);
     }
 
-    /// Its owner is the Cluster, and it has a client certificate.
+    /// The owner is the Cluster, and it has a client certificate.
     #[test]
     fn k8_kubeconfig_of_a_user_with_a_certificate_is_given() {
         let (own, mut others, mut edited) = (made(), made(), made());

@@ -15,7 +15,7 @@ use super::plan::{CONDITION_TYPES, endpoint};
 use super::{condition, replicas};
 use crate::core::report;
 
-/// Progress that never goes back.
+/// Progress that is never reverted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Latched {
     /// True once the infrastructure was provisioned.
@@ -121,7 +121,7 @@ pub fn latched(observed: &Observed) -> Latched {
     let was = |field: fn(&ClusterInitialization) -> Option<bool>| before.and_then(field) == Some(true);
     let is_deleting = cluster.metadata.deletion_timestamp.is_some();
     let is_provisioned = match observed.reference(Component::Infrastructure) {
-        // Without infrastructure nothing must wait for it, as upstream has it.
+        // Without infrastructure nothing must wait for it, as upstream does.
         None => !is_deleting,
         Some(_) => observed
             .own(Component::Infrastructure)

@@ -37,7 +37,7 @@ pub struct Observed {
 pub struct ObservedMachine {
     /// The Machine.
     pub machine: Arc<Machine>,
-    /// Its Node.
+    /// The Node.
     pub node: NodeView,
 }
 

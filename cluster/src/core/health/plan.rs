@@ -40,7 +40,7 @@ pub struct Plan {
     pub marks: Vec<Marks>,
     /// Status of the MachineHealthCheck, if it changes.
     pub status: Option<Box<MachineHealthCheckStatus>>,
-    /// Time until the next decision, if no change comes before.
+    /// Time until the next decision, if no object changes before.
     pub again: Option<Duration>,
 }
 

@@ -31,9 +31,9 @@ const LONG_DELETION: SignedDuration = SignedDuration::from_mins(15);
 pub struct Line {
     /// Status of the condition.
     pub state: ConditionState,
-    /// Its reason.
+    /// The reason.
     pub reason: String,
-    /// Its message.
+    /// The message.
     pub message: String,
     /// Time at which the mirrored condition changed. None: the present time.
     pub since: Option<Timestamp>,

@@ -67,9 +67,9 @@ pub enum NodeView {
 pub struct NodePatch {
     /// Name of the Node.
     pub name: String,
-    /// Its UID.
+    /// The UID.
     pub uid: Option<String>,
-    /// Its version that was read. The write is bound to it.
+    /// The version that was read. The write is bound to it.
     pub resource_version: Option<String>,
     /// Labels that change.
     pub labels: BTreeMap<String, Option<String>>,

@@ -102,7 +102,7 @@ fn initializes(observed: &Observed) -> bool {
 /// Returns the time at which the control plane was initialized, if it is known.
 ///
 /// # Errors
-/// What the Cluster waits for.
+/// State of the Cluster that the Machine waits for.
 pub fn initialized(observed: &Observed) -> Result<Option<Timestamp>, String> {
     let name = &observed.machine.spec.cluster_name;
     let Some(cluster) = &observed.cluster else {

@@ -218,7 +218,7 @@ impl<'a> Turn<'a> {
         self.world.manager.apply_status(&self.api(), machine, &own(status, &self.observed)).await.map(drop)
     }
 
-    /// Returns the delay until the next turn, if no event comes before.
+    /// Returns the delay until the next turn, if no event arrives before.
     fn recheck(&self, planned: Option<Duration>) -> Option<Duration> {
         let named = [&self.observed.bootstrap, &self.observed.infrastructure];
         let is_unresolved = |lookup: &&Lookup| matches!(lookup, Lookup::Unresolved(_));

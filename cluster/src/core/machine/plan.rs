@@ -34,7 +34,7 @@ const POOL_NAME_LABEL: &str = "cluster.x-k8s.io/pool-name";
 pub struct Observed {
     /// The Machine.
     pub machine: Arc<Machine>,
-    /// Its Cluster. None if it does not exist.
+    /// The Cluster. None if it does not exist.
     pub cluster: Option<Arc<Cluster>>,
     /// The object of `spec.bootstrap.configRef`. It has no meaning without the reference.
     pub bootstrap: Lookup,
@@ -109,7 +109,7 @@ pub struct Plan {
     pub act: Option<Act>,
     /// Status to write, if it changes. It is written if there is no act, if the act is of the Node, or if the act fails.
     pub status: Option<Box<MachineStatus>>,
-    /// Delay until the next plan, if no event comes.
+    /// Delay until the next plan, if no event arrives.
     pub recheck: Option<Duration>,
 }
 
@@ -154,7 +154,7 @@ fn act(observed: &Observed) -> Option<Act> {
         .or_else(|| node::sync(observed).map(Act::SyncNode))
 }
 
-/// Returns the change of the metadata (M12). The finalizer comes before the first side effect.
+/// Returns the change of the metadata (M12). The finalizer precedes the first side effect.
 fn metadata(machine: &Machine, cluster: &Cluster) -> Option<MetadataChange> {
     let mut finalizers = machine.finalizers().to_vec();
     let has_finalizer = finalizers.iter().any(|finalizer| finalizer == FINALIZER);

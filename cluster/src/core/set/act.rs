@@ -32,14 +32,14 @@ pub enum Act {
     DeleteClone {
         /// The object.
         reference: Reference,
-        /// Its UID.
+        /// The UID.
         uid: String,
     },
     /// Creates an object from a template. The act fails if it exists.
     CreateClone {
         /// The object.
         reference: Reference,
-        /// Its content.
+        /// The content.
         object: Value,
     },
     /// Creates a Machine. The act fails if it exists.

@@ -20,7 +20,7 @@ pub struct TemplateObject {
     pub api_version: String,
     /// Reference to the template.
     pub reference: Reference,
-    /// Its `spec.template`.
+    /// The `spec.template`.
     template: Map<String, Value>,
 }
 

@@ -132,7 +132,7 @@ impl<T: Clone + Eq + Hash> Pace<T> {
         self.waiting.is_empty()
     }
 
-    /// Releases the objects whose time has come.
+    /// Releases the objects whose time was reached.
     pub fn release(&mut self, now: Instant) -> Vec<T> {
         self.released.retain(|_, at| now.duration_since(*at) < MIN_INTERVAL);
         let mut released = Vec::new();

@@ -31,7 +31,7 @@ use crate::infrastructure::machine::plan::{is_confirmed_off, is_fenced, is_own, 
 pub struct Observed {
     /// The MachineClaim.
     pub claim: Arc<MachineClaim>,
-    /// Its host.
+    /// The host.
     pub host: Option<Arc<Machine>>,
     /// The BedplateMachine with the name of the claimant.
     pub claimant: Option<Arc<BedplateMachine>>,
@@ -379,13 +379,13 @@ fn fenced(observed: &Observed, step: ClaimStep) -> Option<(bool, FencedReason, S
         (ClaimStep::Fence, _) => (FencedReason::PoweredOff, FencedReason::PoweredOff.meaning().to_owned()),
         (ClaimStep::AwaitPowerOff, Silence::NoBmc) => (
             FencedReason::HostSilent,
-            format!("Machine {host} is silent and has no BMC; power it off, then {confirm}"),
+            format!("Machine {host} does not report and has no BMC; power it off, then {confirm}"),
         ),
         (ClaimStep::AwaitPowerOff, Silence::PowerOffFailed) => {
             let status = observed.operation.as_ref().and_then(|operation| operation.status.as_ref());
             let is_own = observed.operation.as_ref().is_some_and(|found| is_fence(found, &observed.claim));
             let said = status.and_then(|status| status.message.as_deref()).unwrap_or("no message");
-            let why = if is_own { said } else { "it does not power this Machine off by force" };
+            let why = if is_own { said } else { "it is not a forced powerOff of this Machine" };
             let name = fence_name(&observed.claim);
             let text = format!(
                 "MachineOperation {name} failed: {why}; delete it to try again, or power Machine {host} off and {confirm}"
@@ -394,7 +394,7 @@ fn fenced(observed: &Observed, step: ClaimStep) -> Option<(bool, FencedReason, S
         }
         (ClaimStep::AwaitPowerOff, _) => {
             let text = format!(
-                "Machine {host} is silent; MachineOperation {} powers it off",
+                "Machine {host} does not report; MachineOperation {} powers it off",
                 fence_name(&observed.claim)
             );
             (FencedReason::PoweringOff, text)

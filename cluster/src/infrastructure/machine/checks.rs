@@ -70,7 +70,7 @@ impl Requirements {
 /// Host of the pool.
 #[derive(Debug, Clone)]
 pub struct Host {
-    /// Its Machine.
+    /// The Machine.
     pub machine: Arc<Machine>,
     /// True if there is a MachineClaim with its name.
     pub is_claimed: bool,

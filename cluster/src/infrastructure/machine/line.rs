@@ -21,18 +21,18 @@ pub struct Turn {
     pub is_worker: bool,
     /// Time of its creation.
     pub created: Option<Timestamp>,
-    /// Its namespace and name.
+    /// The namespace and name.
     pub key: Key,
 }
 
 /// Claimant without a host.
 #[derive(Debug, Clone)]
 pub struct Waiting {
-    /// Its turn.
+    /// The turn.
     pub turn: Turn,
-    /// Its UID.
+    /// The UID.
     pub uid: String,
-    /// Its requirements.
+    /// The requirements.
     pub requirements: Requirements,
 }
 

@@ -33,7 +33,7 @@ pub struct Observed {
     pub machine: Arc<BedplateMachine>,
     /// The Machine of Cluster API that owns it.
     pub owner: Option<Arc<Owner>>,
-    /// Its Cluster.
+    /// The Cluster.
     pub cluster: Option<Arc<Cluster>>,
     /// The claim with the name of the recorded host.
     pub claim: Option<Arc<MachineClaim>>,
@@ -71,7 +71,11 @@ pub fn next(observed: &Observed) -> Next {
     let is_deleting = machine.metadata.deletion_timestamp.is_some();
     let has_finalizer = machine.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
     if !is_deleting && (observed.owner.is_none() || observed.cluster.is_none()) {
-        let what = if observed.owner.is_none() { "no Machine owns it" } else { "its Cluster does not exist" };
+        let what = if observed.owner.is_none() {
+            "no Machine owns the BedplateMachine"
+        } else {
+            "the Cluster of the BedplateMachine does not exist"
+        };
         return Next::Wait(HostClaimedReason::WaitingForOwner, what.to_owned());
     }
     let claimant = bedplate_claim::Claimant {
@@ -100,7 +104,7 @@ fn prerequisites(observed: &Observed) -> Result<(), (HostClaimedReason, String)>
         return Err((HostClaimedReason::WaitingForClusterInfrastructure, text));
     }
     let Some(owner) = &observed.owner else {
-        return Err((HostClaimedReason::WaitingForOwner, "no Machine owns it".to_owned()));
+        return Err((HostClaimedReason::WaitingForOwner, "no Machine owns the BedplateMachine".to_owned()));
     };
     if owner.spec.bootstrap.data_secret_name.is_none() {
         let text = format!("Machine {} has no bootstrap data", owner.name_any());
@@ -131,7 +135,7 @@ fn prerequisites(observed: &Observed) -> Result<(), (HostClaimedReason, String)>
     match &owner.spec.version {
         Some(wanted) if wanted.trim_start_matches('v') != offered.trim_start_matches('v') => {
             let text = format!(
-                "Machine {} needs Kubernetes {wanted}, and MachineConfiguration {name} has {offered}",
+                "Machine {} needs Kubernetes {wanted}, but MachineConfiguration {name} has {offered}",
                 owner.name_any()
             );
             Err((HostClaimedReason::VersionMismatch, text))

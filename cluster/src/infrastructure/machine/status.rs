@@ -79,7 +79,7 @@ fn host_claimed(observed: &Observed, next: &Next) -> (HostClaimedReason, String)
             }
             ClaimantStep::Lost => (
                 HostClaimedReason::ClaimLost,
-                format!("MachineClaim {host} is gone or released, or it is another claimant's"),
+                format!("MachineClaim {host} is deleted or released, or it belongs to another claimant"),
             ),
             ClaimantStep::AwaitRelease | ClaimantStep::DeleteClaim | ClaimantStep::RemoveFinalizer => {
                 let state = observed.claim.as_deref().and_then(reported_state);
@@ -94,7 +94,7 @@ fn host_claimed(observed: &Observed, next: &Next) -> (HostClaimedReason, String)
             ClaimantStep::AwaitHost => (
                 HostClaimedReason::Releasing,
                 format!(
-                    "MachineClaim {host} is missing, and Machine {host} is silent; {}",
+                    "MachineClaim {host} is missing, and Machine {host} does not report; {}",
                     release_remedy(observed)
                 ),
             ),
@@ -118,7 +118,7 @@ fn release_remedy(observed: &Observed) -> String {
         (None, Some(_)) => {
             let host =
                 observed.machine.spec.machine_name.as_ref().map(ToString::to_string).unwrap_or_default();
-            format!("if the host does not come back, power it off, then {}", confirm_off(&host))
+            format!("if the host does not return, power it off, then {}", confirm_off(&host))
         }
         (None, None) => "check that the host is up".to_owned(),
     }

@@ -47,7 +47,7 @@ pub(super) fn skipped(machine: &Machine) -> Option<String> {
         return Some(format!("annotation {} is set", annotation::EXCLUDE_NODE_DRAINING));
     }
     (!is_node_served(machine))
-        .then(|| "its member of etcd was removed, so its kubelet ends no Pods".to_owned())
+        .then(|| "its etcd member was removed, so its kubelet does not stop Pods".to_owned())
 }
 
 /// Drains the Node. None: it is drained, it is not drained by the user's will, or its timeout has expired.

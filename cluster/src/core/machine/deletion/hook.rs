@@ -33,7 +33,7 @@ pub(super) fn step(machine: &Machine, (prefix, reason): Hooks) -> Option<Plan> {
         return None;
     }
     let message =
-        format!("annotations hold the deletion: {}; their programs remove them", list::names(&hooks, 0));
+        format!("annotations block the deletion: {}; their programs remove them", list::names(&hooks, 0));
     Some(Plan::wait(reason, message))
 }
 

@@ -29,7 +29,7 @@ use crate::core::reference::Lookup;
 pub struct Observed {
     /// The Machine.
     pub machine: Arc<Machine>,
-    /// Its Cluster. None: it does not exist.
+    /// The Cluster. None: it does not exist.
     pub cluster: Option<Arc<Cluster>>,
     /// True if the Machine or its Cluster is paused.
     pub is_paused: bool,

@@ -46,7 +46,7 @@ pub struct Target {
     pub pod: Pod,
     /// Order of its eviction.
     pub order: i32,
-    /// Its treatment.
+    /// The treatment.
     pub treatment: Treatment,
 }
 

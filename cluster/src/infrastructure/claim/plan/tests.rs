@@ -275,7 +275,7 @@ fn d8_operation_that_powers_no_host_off_does_not_fence() {
         let found = status(&seen, step, None);
         let fenced = found.conditions.iter().find(|one| one.type_ == "Fenced").unwrap();
         assert_eq!(fenced.reason, "PowerOffFailed");
-        assert!(fenced.message.contains("does not power this Machine off by force"), "{}", fenced.message);
+        assert!(fenced.message.contains("is not a forced powerOff of this Machine"), "{}", fenced.message);
     }
 }
 

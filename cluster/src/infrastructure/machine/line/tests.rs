@@ -62,7 +62,7 @@ fn d1_free_host_is_left_for_the_oldest_claimant() {
     let tries = Tries::default();
     assert_eq!([&a, &b, &c].map(|one| chosen(&mut line, one, &tries)), ["h-1", "0 ahead", "1 ahead"]);
     let refusal = line.choose(&c, &tries, Instant::now()).unwrap_err();
-    let text = "none of 1 Machines that namespace team-a may claim is eligible: 1 are left for claimants whose turn is earlier";
+    let text = "none of 1 Machines that namespace team-a may claim is eligible: 1 are reserved for earlier claimants";
     assert_eq!(refusal.shortage.message("team-a"), text);
     // A claimant that has not waited has the turn of its age.
     assert_eq!(chosen(&mut line, &claimant("d", -1, None), &tries), "h-1");

@@ -149,7 +149,7 @@ async fn m9_object_that_changed_meanwhile_is_not_deleted_in_that_turn() {
     assert!(get(&state, INFRASTRUCTURE).is_null());
 }
 
-/// Its finalizer is the only record of the object.
+/// The finalizer is the only record of the object.
 #[tokio::test(start_paused = true)]
 async fn m9_finalizer_stays_while_the_api_server_shows_an_object() {
     let state = deleted().await;
