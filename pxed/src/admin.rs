@@ -29,14 +29,14 @@ pub use self::route::{AdminState, Explain, router};
 /// The socket cannot be made.
 #[derive(Debug, Error)]
 pub enum BindSocketError {
-    /// Something else lies at its path.
-    #[error("{path} is there and is not a socket: remove it or choose another path")]
+    /// The path exists and is not a socket.
+    #[error("{path} exists and is not a socket; remove it, or choose another path")]
     Occupied {
         /// The path.
         path: PathBuf,
     },
     /// Another pxed answers on it.
-    #[error("another pxed serves {path}: stop it, or choose another path")]
+    #[error("another pxed serves {path}; stop it, or choose another path")]
     InUse {
         /// The path.
         path: PathBuf,
@@ -53,7 +53,7 @@ pub enum BindSocketError {
     },
     /// A user gives files only to groups of its own.
     #[error(
-        "cannot give {path} to socket-group {group:?}: pxed's own user has to belong to it (SupplementaryGroups={group} in its unit)"
+        "cannot set the group of {path} to socket-group {group:?}; add pxed's own user to it (SupplementaryGroups={group} in its unit)"
     )]
     Group {
         /// The path.
@@ -65,7 +65,7 @@ pub enum BindSocketError {
         source: io::Error,
     },
     /// The file system refused.
-    #[error("cannot make the socket {path}")]
+    #[error("cannot create the socket {path}")]
     Io {
         /// The path.
         path: PathBuf,

@@ -171,7 +171,7 @@ impl Boots {
         }
         let mut bytes = [0; 16];
         if let Err(error) = rand::rngs::SysRng.try_fill_bytes(&mut bytes) {
-            tracing::error!(%error, "no random numbers: no boot can be opened");
+            tracing::error!(%error, "random numbers unavailable, boot not opened");
             return None;
         }
         let id = BootId::from_random(bytes);
@@ -346,7 +346,7 @@ impl Boots {
         }
     }
 
-    /// Writes and tells what has changed.
+    /// Writes and reports changes.
     pub fn flush(&self, now: Timestamp) {
         let dirty = {
             let mut dirty = self.inner.dirty.lock();
@@ -386,7 +386,7 @@ impl Boots {
         self.inner.table.stopped(now).iter().for_each(|owner| self.touch(owner));
     }
 
-    /// Writes, tells and sweeps until `shutdown`, then writes once more.
+    /// Writes, reports and sweeps until `shutdown`, then writes once more.
     pub async fn run(self, pulse: Pulse, shutdown: CancellationToken) {
         let mut tick = tokio::time::interval(CHECK_INTERVAL);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

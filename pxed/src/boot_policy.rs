@@ -34,7 +34,7 @@ pub enum Request {
     HttpBoot(Vec<u16>),
     /// iPXE asks what to do; the codes of option 93.
     Ipxe(Vec<u16>),
-    /// The loader asks for its script over HTTP; its platform, where its DHCP said so (option 93).
+    /// The loader requests its script over HTTP; its platform, if its DHCP message reported one (option 93).
     Script(Option<Platform>),
     /// An operating system, or anything else that does not ask to netboot.
     NoNetboot,
@@ -45,13 +45,13 @@ pub enum Request {
 pub enum ImageState {
     /// In the cache, verified.
     Ready,
-    /// Being fetched; how far, for a person.
+    /// The image is being fetched, with its progress for users.
     Fetching(String),
-    /// The last try failed and is repeated; why, for a person.
+    /// The last fetch failed and is repeated, with the cause for users.
     Failed(String),
-    /// In the cache, but it cannot be booted as it is; why, for a person.
+    /// The image is in the cache, but cannot be booted, with the cause for users.
     Unusable(String),
-    /// Nothing in the configuration has this name.
+    /// The configuration does not have this name.
     Unknown,
 }
 
@@ -97,7 +97,7 @@ pub enum Action {
     },
     /// iPXE gets the URL of its script.
     Script {
-        /// The client's platform, where it said so.
+        /// Platform of the client, if it reported one.
         platform: Option<Platform>,
     },
     /// Kernel, initrd and seed of this image.
@@ -159,7 +159,7 @@ impl From<HoldCause> for BootedReason {
 pub enum Refusal {
     /// No Machine has this MAC address.
     UnknownMachine,
-    /// Several Machines have it.
+    /// Several Machines have the MAC address.
     DuplicateMac,
     /// An architecture that Bedplate does not know.
     UnknownArchitecture,
@@ -234,7 +234,7 @@ pub fn decide(asker: Asker<'_>, request: &Request, state: &dyn State) -> Decisio
         Asker::Machine { subject, netboot } => {
             reasons.note(format!("Machine {} is known", subject.name));
             if !netboot && !matches!(request, Request::Script(_)) {
-                return reasons.end(Action::LocalDisk, "this interface is not one that netboots");
+                return reasons.end(Action::LocalDisk, "this interface does not netboot");
             }
             (Some(subject), subject.image.clone())
         }
@@ -274,7 +274,7 @@ fn decide_loader(
         if let Some(wanted) = wanted.filter(|wanted| *wanted != transport) {
             return reasons.end(
                 Action::Refuse(Refusal::ProtocolMismatch),
-                format!("spec.pxe.bootProtocol allows {wanted} only, and the firmware asks by {transport}"),
+                format!("spec.pxe.bootProtocol allows {wanted} only, but the firmware asks by {transport}"),
             );
         }
     }
@@ -286,7 +286,7 @@ fn decide_loader(
         None => reasons.end(
             Action::Refuse(Refusal::NoLoader),
             format!(
-                "this pxed has no loader for {platform} by {transport}: see [loaders] in its configuration"
+                "this pxed has no loader for {platform} by {transport}; see [loaders] in its configuration"
             ),
         ),
     }
@@ -342,10 +342,9 @@ fn decide_script(
         ImageState::Fetching(how_far) => {
             (HoldCause::ImagePending, format!("image {image} is being fetched ({how_far})"))
         }
-        ImageState::Failed(why) => (
-            HoldCause::ImageUnavailable,
-            format!("image {image} could not be fetched and is tried again: {why}"),
-        ),
+        ImageState::Failed(why) => {
+            (HoldCause::ImageUnavailable, format!("failed to fetch image {image}, retrying: {why}"))
+        }
         ImageState::Unknown => {
             (HoldCause::ImageUnavailable, format!("image {image} is not in the configuration of this pxed"))
         }
@@ -370,17 +369,17 @@ fn check_architecture(
 ) -> Option<String> {
     let architecture = state.architecture(image)?;
     let Some(platform) = platform else {
-        reasons.note(format!("it is for {architecture}; the machine has not said what it is"));
+        reasons.note(format!("the image is for {architecture}; the architecture of the machine is unknown"));
         return None;
     };
     if platform.architectures().contains(&architecture.as_str()) {
-        reasons.note(format!("it is for {architecture}, which {platform} boots"));
+        reasons.note(format!("the image is for {architecture}, which {platform} boots"));
         return None;
     }
     let wanted = platform.architectures().first().copied().unwrap_or_default();
     let place = if subject.is_some() { "spec.pxe.image" } else { "discovery-image" };
     Some(format!(
-        "image {image} is for {architecture}, and the machine is {wanted} ({platform}): name an image for {wanted} in {place}"
+        "image {image} is for {architecture}, but the machine is {wanted} ({platform}); name an image for {wanted} in {place}"
     ))
 }
 
@@ -393,7 +392,7 @@ fn check_firmware(subject: &Subject, platform: Platform) -> Result<(), String> {
     if fits {
         return Ok(());
     }
-    Err(format!("spec.pxe.firmware is {name}, and the machine asks as {platform}"))
+    Err(format!("spec.pxe.firmware is {name}, but the machine boots as {platform}"))
 }
 
 #[cfg(test)]

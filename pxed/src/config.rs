@@ -326,7 +326,7 @@ fn read_document(text: &str, overrides: &[Override]) -> (Result<Config, Vec<Prob
     let mut reader = Reader::new(text, overrides.iter().cloned());
     let (document, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
-        reader.problem_at(error.span(), error.message(), "this is not TOML");
+        reader.problem_at(error.span(), error.message(), "this is not valid TOML");
     }
     let config = section::read_config(&mut reader, Section::root(document.get_ref()));
     check::check(&config, &mut reader);

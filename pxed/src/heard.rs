@@ -65,7 +65,7 @@ const CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(5);
 /// Facts about the key in force of one Machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Evidence {
-    /// Time at which the key was enrolled, as its record says.
+    /// Time at which the key was enrolled, by its record.
     pub enrolled: Timestamp,
     /// Time at which the key was heard last; its enrollment counts.
     pub heard: Timestamp,

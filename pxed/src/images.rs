@@ -66,7 +66,7 @@ struct Entry {
     arguments: Vec<String>,
     image: Option<BootImage>,
     how: How,
-    /// Said of it last, for a person.
+    /// Latest note for users.
     note: String,
     failures: u32,
 }
@@ -80,11 +80,11 @@ enum How {
 /// One image, for readiness and `bedplate`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
-    /// Its name.
+    /// Name of the image.
     pub name: ImageName,
     /// State of the image.
     pub state: ImageState,
-    /// Its digest, if it is here.
+    /// Digest of the image, if it is cached.
     pub digest: Option<Digest>,
 }
 
@@ -391,7 +391,7 @@ impl Entry {
 fn describe(progress: &Progress) -> String {
     const BYTES_PER_MEBIBYTE: u64 = 1 << 20;
     match progress {
-        Progress::Resolving => "asking its source".to_owned(),
+        Progress::Resolving => "contacting its source".to_owned(),
         Progress::Transfer { done, total, .. } => {
             format!("{} of {} MiB", done / BYTES_PER_MEBIBYTE, total.div_ceil(BYTES_PER_MEBIBYTE))
         }
@@ -433,7 +433,7 @@ mod tests {
         let half = "x".repeat(500);
         let together = entry(&[&half], &[&half]).state();
         assert!(
-            matches!(together, ImageState::Unusable(why) if why.contains("together they have 1002 bytes"))
+            matches!(together, ImageState::Unusable(why) if why.contains("the arguments have 1002 bytes"))
         );
     }
 

@@ -20,14 +20,14 @@ use tokio::sync::watch;
 /// Machine of this site, indexed for the packet path.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KnownMachine {
-    /// Its name.
+    /// The name.
     pub name: MachineName,
     /// Identity that distinguishes a Machine from a later one of the same name: `metadata.uid`, or `directory:<name>`
     /// for a manifest without one.
     pub uid: String,
     /// The whole object, as its source gave it and shares it.
     pub machine: Arc<Machine>,
-    /// Its interfaces, in the order of the manifest.
+    /// The interfaces, in the order of the manifest.
     pub interfaces: Vec<Interface>,
     /// The address of its node, if that has one of its own on the host's wire.
     pub slot_mac: MacAddress,
@@ -66,7 +66,7 @@ pub enum Found {
 pub enum Problem {
     /// The object has no name that can be a host name.
     BadName {
-        /// The name as it stands.
+        /// The name as text.
         name: String,
     },
     /// A MAC address that several Machines claim.
@@ -363,7 +363,7 @@ impl Default for Machines {
 }
 
 impl Machines {
-    /// The snapshot now: never waits, and stays as it is while it is held.
+    /// Returns the current snapshot. Never waits. A held snapshot is immutable.
     pub fn load(&self) -> Arc<Snapshot> {
         self.current.load_full()
     }
@@ -374,7 +374,7 @@ impl Machines {
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    /// Returns true if there ever was a set. Before that, a machine that is not in the set may be a Machine.
+    /// Returns true if a set was loaded. Before that, a machine that is not in the set may be a Machine.
     pub fn are_known(&self) -> bool {
         *self.changes.borrow() > 0
     }

@@ -2,7 +2,7 @@
 //!
 //! An interface gets no address if none of its fixed addresses can be given. The same holds where it asks from another subnet than those of
 //! its addresses, which only its message shows (`bedplate_dhcp::Ignored`). Shown by `/readyz` and `bedplate explain`; what keeps a Machine
-//! from booting is published as an Event, too. The DHCP engine makes the same decision.
+//! from booting is also published as an Event. The DHCP engine makes the same decision.
 
 use std::net::Ipv4Addr;
 
@@ -20,7 +20,7 @@ pub struct Networks {
     pub own: Vec<Ipv4Addr>,
 }
 
-/// Returns the interfaces of a Machine whose fixed addresses cannot be given as they are written, each with cause and remedy.
+/// Returns the interfaces of a Machine whose fixed addresses cannot be assigned, each with cause and remedy.
 pub fn misplaced(known: &KnownMachine, networks: &Networks) -> Vec<(MacAddress, String)> {
     let text = |interface| problem(interface, networks).or_else(|| deviation(interface, networks));
     let interfaces = known.interfaces.iter();
@@ -33,7 +33,7 @@ pub fn obstacle(known: &KnownMachine, networks: &Networks) -> Option<String> {
     netboots.filter_map(|interface| problem(interface, networks)).next()
 }
 
-/// Returns the first deviation from the fixed addresses as they are written. The Machine can boot.
+/// Returns the first deviation from the configured fixed addresses. The Machine can boot.
 pub fn remark(known: &KnownMachine, networks: &Networks) -> Option<String> {
     known.interfaces.iter().find_map(|interface| deviation(interface, networks))
 }
@@ -87,7 +87,7 @@ fn deviation(interface: &Interface, networks: &Networks) -> Option<String> {
         let subnet = networks.subnets.iter().find(|subnet| subnet.is_host(host))?;
         if networks.own.contains(&host) {
             return Some(format!(
-                "fixed address {address} of {mac} is pxed's own address and is not given to it; remove it from \
+                "fixed address {address} of {mac} is pxed's own address and is not assigned; remove it from \
                  spec.pxe.interfaces[].addresses"
             ));
         }

@@ -35,12 +35,12 @@ pub use self::fleet::supervisor::{Limits, Parts, run};
 use self::machine::takeover::Tokens;
 use self::plan::claim::Claims;
 
-/// Which operation: a later object of the same name has another uid.
+/// UID of the operation: a later object of the same name has another one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OperationKey {
     /// `metadata.name`.
     pub name: String,
-    /// `metadata.uid`; of a manifest without one, what stands for it.
+    /// `metadata.uid`, or its substitute for a manifest without a UID.
     pub uid: String,
 }
 
@@ -63,9 +63,9 @@ pub struct Operation {
 pub enum OperationUpdate {
     /// The complete set.
     Set(Vec<Operation>),
-    /// One that is new or other than before.
+    /// A new or changed operation.
     Put(Operation),
-    /// One that is gone.
+    /// A deleted operation.
     Gone(OperationKey),
 }
 
@@ -76,20 +76,20 @@ pub enum WriteOperationError {
     #[error("operation was changed by another writer")]
     Conflict,
     /// There is no such operation any more.
-    #[error("the operation is gone")]
+    #[error("the operation was deleted")]
     Gone,
-    /// It will never be taken.
-    #[error("the operation's status is refused: {0}")]
+    /// The status is rejected permanently.
+    #[error("the status of the operation was rejected: {0}")]
     Refused(String),
     /// Away, busy, or not allowed now.
-    #[error("the operation's status cannot be written now: {0}")]
+    #[error("the status of the operation cannot be written now: {0}")]
     Later(String),
 }
 
 /// Destination of an operation's progress, used by the executor.
 #[async_trait]
 pub trait OperationWriter: Send + Sync {
-    /// Writes the whole status, durably, if the operation is still of `operation.version`; gives it back as it is then.
+    /// Writes the whole status, durably, if the operation still has `operation.version`. Returns the new operation.
     async fn write(
         &self,
         operation: &Operation,
@@ -101,19 +101,19 @@ pub trait OperationWriter: Send + Sync {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CreateOperationError {
     /// Operations are made in the cluster.
-    #[error("this pxed takes its operations from the cluster")]
+    #[error("this pxed reads its operations from the cluster")]
     UseKubernetesApi,
     /// The name is taken.
-    #[error("there is an operation {0} already")]
+    #[error("operation {0} already exists")]
     Exists(String),
     /// No such Machine.
-    #[error("no Machine {0} of this site is known here")]
+    #[error("this pxed does not know a Machine {0} of this site")]
     NoMachine(String),
     /// The operation is invalid, with the problem.
     #[error("{0}")]
     Invalid(String),
-    /// Not now.
-    #[error("the operation cannot be kept now: {0}")]
+    /// The operation cannot be stored now.
+    #[error("the operation cannot be stored now: {0}")]
     Later(String),
 }
 
@@ -137,7 +137,7 @@ pub struct CredentialsVersion(pub String);
 pub struct Issued {
     /// Never shown.
     pub credentials: Credentials,
-    /// Which state of the Secret they are.
+    /// Version of the Secret.
     pub version: CredentialsVersion,
     /// Addresses to which they may be sent.
     pub destinations: Destinations,
@@ -153,7 +153,7 @@ pub struct CredentialsError {
     pub name: String,
     /// Problem and remedy.
     pub problem: String,
-    /// It may pass by itself: who keeps the Secret cannot be asked now.
+    /// True if the error is temporary: the source of the Secret is unavailable.
     pub transient: bool,
 }
 

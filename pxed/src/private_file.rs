@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 
 /// Content of a file.
 pub(crate) struct Private {
-    /// Its bytes.
+    /// Content of the file.
     pub(crate) bytes: Zeroizing<Vec<u8>>,
     /// Tells this content from another, as far as the file system does.
     pub(crate) stamp: String,
@@ -25,7 +25,7 @@ pub(crate) struct Private {
 pub(crate) enum Problem {
     /// There is none.
     Missing(String),
-    /// It is there and must not or cannot be read.
+    /// The file exists, and cannot or must not be read.
     Unusable(String),
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn read(directory: &Path, below: &Path, most: usize) -> Result<Privat
         }
         Err(rustix::io::Errno::XDEV) => {
             return unusable(format!(
-                "{shown} is a link that leads out of {}: copy the file",
+                "{shown} is a link that leads out of {}; copy the file",
                 directory.display()
             ));
         }
@@ -71,11 +71,13 @@ pub(crate) fn read(directory: &Path, below: &Path, most: usize) -> Result<Privat
     }
     let (owner, own) = (metadata.uid(), rustix::process::geteuid().as_raw());
     if owner != 0 && owner != own {
-        return unusable(format!("{shown} belongs to user {owner}: give it to root or to pxed's own user"));
+        return unusable(format!(
+            "{shown} belongs to user {owner}; change its owner to root or to pxed's own user"
+        ));
     }
     let mode = metadata.mode() & 0o7777;
     if mode & !0o600 != 0 {
-        return unusable(format!("{shown} has mode {mode:04o}: make it 0600 (chmod 600)"));
+        return unusable(format!("{shown} has mode {mode:04o}; change it to 0600 (chmod 600)"));
     }
     // Never more room than was asked for at first: to grow is to move, which leaves a copy behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(most.saturating_add(1)));

@@ -24,7 +24,7 @@ pub struct MachineView {
     pub misplaced: Option<String>,
     /// Deviation from its fixed addresses with which it can boot.
     pub remark: Option<String>,
-    /// Its image, as a person names it.
+    /// Image of the Machine, as users name it.
     pub image: String,
     /// State of its image.
     pub image_state: ImageState,
@@ -61,7 +61,7 @@ pub fn image_obstacle(machine: &MachineView) -> Option<String> {
         ImageState::Ready => None,
         ImageState::Fetching(progress) => Some(format!("image {image} is being fetched: {progress}")),
         ImageState::Failed(why) => Some(format!("image {image} is not available: {why}")),
-        ImageState::Unusable(why) => Some(format!("image {image} has to be corrected: {why}")),
+        ImageState::Unusable(why) => Some(format!("image {image} must be corrected: {why}")),
         ImageState::Unknown => Some(format!("image {image} is not in the configuration")),
     }
 }
@@ -75,12 +75,11 @@ pub fn judge(view: &View) -> Readiness {
     let mut ready = true;
     if !view.source.synced {
         let why = view.source.unreachable.as_deref().unwrap_or("not read yet");
-        let served =
-            if known == 0 { "no machines are known" } else { "serving the machines known from before" };
+        let served = if known == 0 { "no machines are known" } else { "serving the stored machines" };
         reasons.push(format!("source {}: {why}; {served}", view.source.source));
         ready &= known > 0;
     } else if let Some(why) = &view.source.unreachable {
-        reasons.push(format!("source {}: {why}; serving the machines known", view.source.source));
+        reasons.push(format!("source {}: {why}; serving the known machines", view.source.source));
     }
     for (name, why) in &view.interfaces_waiting {
         reasons.push(format!("interface {name}: {why}"));
@@ -173,7 +172,7 @@ mod tests {
         assert!(readiness.ready);
         assert_eq!(
             readiness.reasons[0],
-            "source kubernetes: connection refused; serving the machines known from before"
+            "source kubernetes: connection refused; serving the stored machines"
         );
         view.machines.clear();
         assert!(!judge(&view).ready);

@@ -1,4 +1,4 @@
-//! The life of the daemon: start in order, say when ready, reload, end in order.
+//! The life of the daemon: start in order, report readiness, reload, stop in order.
 //!
 //! `assemble` makes the parts and adds their tasks, `health` says how they are, `reload` applies a new configuration, `shutdown` has the
 //! order of the end. Called by `main`.

@@ -46,12 +46,12 @@ use crate::system_of_record::SystemOfRecord;
 /// Log lines of Events. Any client on the boot network can cause some: they must not push other lines out of the journal.
 const LOG_RATE: Rate = Rate { burst: 100, each: Duration::from_millis(200) };
 
-/// A status with the Machine that it belongs to, as it lies in the store.
+/// A status with its Machine, as the store has it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Kept {
     /// UID of the Machine: a later Machine of the same name starts without a status.
     pub uid: String,
-    /// Its status.
+    /// The status.
     pub status: MachineStatus,
     /// In a cluster: the boot's part of the object, as this pxed last wrote it or took it over.
     #[serde(default)]
@@ -248,7 +248,7 @@ impl StatusRegistry {
         let mut machine = Machine::clone(&known.machine);
         if let Some(status) = self.get(&known.name) {
             machine.status = Some(match machine.status.take() {
-                // Others' fields come from their writers, by way of the API server; power from the site's leader.
+                // Fields of other writers are read from the API server; power from the leader of the site.
                 Some(mut others) if !self.inner.record.is_pxed() => {
                     project::put_owned(&known.machine, &mut others, &status, self.writes_power());
                     others
@@ -275,7 +275,7 @@ impl StatusRegistry {
         counts
     }
 
-    /// Publishes what a user would want to know about a Machine, and logs it. Never waits.
+    /// Publishes news of a Machine for users, and logs it. Never waits.
     pub fn event(&self, machine: &MachineName, reason: PxedEvent, message: impl Into<String>) {
         let uid = self.inner.machines.load().by_name(machine).map(|known| known.uid.clone());
         let about = ObjectReference {

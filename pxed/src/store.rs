@@ -34,7 +34,7 @@ pub enum Table {
     Certificates,
     /// Unknown machines that asked to boot, by MAC address.
     Discovered,
-    /// MachineOperations that were made here or stand in manifests, by name (JSON); only without a cluster.
+    /// MachineOperations that were created here or are in manifests, by name (JSON); only without a cluster.
     Operations,
     /// Machines whose manifest is gone and that must be switched off, by name (JSON).
     Departing,
@@ -42,7 +42,7 @@ pub enum Table {
     Configurations,
     /// MachineConfigurationVersions by name (JSON).
     Versions,
-    /// Which version each Machine gets, and its Node, by the Machine's name (JSON).
+    /// Selected version of each Machine, and its Node, by the Machine's name (JSON).
     Choices,
     /// Takeover tokens that were used, by Machine and token.
     Takeovers,
@@ -68,19 +68,19 @@ impl Table {
     /// Describes the content and how it is restored, for users who have lost it.
     const fn content(self) -> &'static str {
         match self {
-            Self::Boots => "boots under way (their machines start again)",
-            Self::Seeds => "which seeds were given (their boots are gone, too)",
+            Self::Boots => "boots in progress (their machines boot again)",
+            Self::Seeds => "issued seeds (their boots are lost, too)",
             Self::Machines => "known machines (unknown until their source is read)",
             Self::Status => "statuses (reported again by the next boot or report)",
             Self::Certificates => {
-                "which key each machine enrolled last (in a cluster status.enrollment counts, otherwise every host must boot again)"
+                "the latest key of each machine (in a cluster status.enrollment counts, otherwise every host must boot again)"
             }
             Self::Discovered => "discovered machines (seen again when they ask again)",
-            Self::Operations => "operations (what became of them is unknown)",
-            Self::Departing => "machines to be switched off because their manifest is gone (they stay on)",
+            Self::Operations => "operations (their results are unknown)",
+            Self::Departing => "machines to power off after their manifest was removed (they stay on)",
             Self::Configurations => "configurations (read from their manifests again)",
-            Self::Versions => "versions of configurations (their numbers begin at 1 again)",
-            Self::Choices => "which version each machine gets (chosen again, running nodes continue)",
+            Self::Versions => "versions of configurations (their numbers start at 1 again)",
+            Self::Choices => "selected versions (selected again, running nodes continue)",
             Self::Takeovers => "used takeover tokens (tokens that are set count as used)",
         }
     }
@@ -127,9 +127,9 @@ pub enum StoreError {
         #[source]
         source: Arc<redb::Error>,
     },
-    /// Another process has it open.
+    /// Another process has opened the store.
     #[error(
-        "the store {path} is in use by another process: stop the other pxed, or give this one a state directory of its own"
+        "the store {path} is in use by another process; stop the other pxed, or use another state directory"
     )]
     InUse {
         /// The store's file.

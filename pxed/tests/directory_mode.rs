@@ -240,10 +240,10 @@ fn broken_manifest_keeps_last_good_content_over_kill_and_restart() {
     pxed.write("a.yaml", &manifest("a", "53:54:00:00:00:0a"));
     pxed.write("b.yaml", &manifest("c", B));
     pxed.until("b became c, a stays", || pxed.machines() == ["a", "c"]);
-    pxed.until("the mistake is named", || {
+    pxed.until("the error is named", || {
         let reasons = pxed.reasons();
         reasons.contains("a.yaml:9: spec.pxe.interfaces[0].macAddress")
-            && reasons.contains("last good content")
+            && reasons.contains("last valid content")
     });
     for round in ["kill -9", "again"] {
         pxed.signal(Signal::SIGKILL);
@@ -276,7 +276,7 @@ fn machines_and_statuses_survive_a_kill_while_directory_is_missing() {
     pxed.start();
     assert_eq!(pxed.machines(), ["a", "b"]);
     assert_eq!(condition(&pxed), before);
-    pxed.until("it says why", || pxed.reasons().contains("serving the machines known from before"));
+    pxed.until("it says why", || pxed.reasons().contains("serving the stored machines"));
     std::fs::rename(pxed.path("away"), pxed.path("machines.d")).unwrap();
     pxed.until("the directory is read again", || pxed.status()["source"]["synced"] == true);
 }
@@ -305,7 +305,7 @@ fn a_reload_takes_on_what_it_can_names_the_rest_and_refuses_a_bad_file() {
     pxed.signal(Signal::SIGHUP);
     pxed.until("the image is there", || pxed.reasons().contains("1 of 1 machines can boot"));
     pxed.until("what needs a restart is named", || {
-        pxed.log().contains("needs a restart to take effect") && pxed.log().contains("limits")
+        pxed.log().contains("takes effect after a restart") && pxed.log().contains("limits")
     });
 }
 
@@ -336,7 +336,7 @@ fn an_idle_pxed_feeds_the_watchdog_and_says_how_it_stands() {
             ready = said;
         }
     }
-    assert!(!pxed.log().contains("not alive"), "{}", pxed.log());
+    assert!(!pxed.log().contains("loop stalled"), "{}", pxed.log());
     pxed.signal(Signal::SIGTERM);
     assert_eq!(pxed.wait().code(), Some(0), "{}", pxed.log());
 }

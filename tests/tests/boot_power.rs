@@ -100,7 +100,7 @@ fn h2_machines_of_a_cluster_come_up_over_ipmi_and_operations_switch_them() -> Re
     site.completes(&off, "PoweredOff")?;
     let cycle = site.create(1, "powerCycle", &json!({}))?;
     let status = site.completes(&cycle, "PowerCycled")?;
-    site.ensure(status["message"].to_string().contains("only switched on"), || status.to_string())?;
+    site.ensure(status["message"].to_string().contains("only powered on"), || status.to_string())?;
     site.boots(1, &first, "Script", SCRIPT_TIMEOUT)?;
     let off = site.create(1, "powerOff", &json!({ "force": "true" }))?;
     site.completes(&off, "PoweredOff")?;

@@ -125,7 +125,7 @@ fn pxed_reports_its_sites_machines_and_keeps_them_in_an_api_outage() {
     drop(pxed);
     let mut pxed = rig.start();
     assert_eq!(known(&socket), ["one", "two"]);
-    rig.until("it says why", || reasons(&socket).contains("serving the machines known from before"));
+    rig.until("it says why", || reasons(&socket).contains("serving the stored machines"));
     let shown = ask(&socket, "/v1/machines/one").unwrap();
     assert_eq!(booted(&shown).unwrap()["lastTransitionTime"], before["lastTransitionTime"]);
 

@@ -21,7 +21,7 @@ pub enum Loader {
     Ipxe,
 }
 
-/// Which DHCP message this is.
+/// Type of the DHCP message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Message {
     /// DHCPDISCOVER.
@@ -32,7 +32,7 @@ pub enum Message {
     Inform,
     /// DHCPDECLINE: the client found its address in use.
     Decline,
-    /// DHCPRELEASE: the client gives its address back.
+    /// DHCPRELEASE: the client releases its address.
     Release,
 }
 
@@ -95,7 +95,7 @@ pub struct KnownClient {
 /// Boot data for a client that netboots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootAnswer {
-    /// `siaddr` and option 66: where the loader comes from.
+    /// `siaddr` and option 66: server of the loader.
     pub next_server: Ipv4Addr,
     /// Boot file: a TFTP name, or an `http://` URL for iPXE and UEFI HTTP boot.
     pub file: String,

@@ -93,7 +93,7 @@ impl Ignored {
                     Some(network) => format!("add {list} to the [[dhcp.subnet]] of {network}"),
                     None => format!("add a [[dhcp.subnet]] with the network of its clients and {list}"),
                 };
-                format!("relay {relay} (sender {source}) is not listed; if it is a relay of yours, {remedy}")
+                format!("relay {relay} (sender {source}) is not listed; if it is your relay, {remedy}")
             }
             (Silence::RelayIsMachine, _) => {
                 let network = self.network.map_or("the subnet".to_owned(), |network| network.to_string());
@@ -119,9 +119,9 @@ impl Ignored {
             (Silence::FixedOutside, _) => {
                 let network = self.network.map_or("the subnet".to_owned(), |network| network.to_string());
                 format!(
-                    "the Machine has fixed addresses, and none of them can be given in {network}, from which it asks: none \
-                     is a host address of it other than pxed's own; add one of {network} to \
-                     spec.pxe.interfaces[].addresses, or connect the interface to the network of its addresses"
+                    "no fixed address of the Machine is a host address of {network}, from which it asks, \
+                     other than pxed's own; add an address of {network} to spec.pxe.interfaces[].addresses, \
+                     or connect the interface to the network of its addresses"
                 )
             }
             (reason, _) => format!(
@@ -155,7 +155,7 @@ mod tests {
         let both = ignored(Silence::UnlistedRelay);
         assert_eq!(
             both.advice(),
-            "relay 10.8.0.1 (sender 10.7.0.2) is not listed; if it is a relay of yours, \
+            "relay 10.8.0.1 (sender 10.7.0.2) is not listed; if it is your relay, \
              add relays = [\"10.8.0.1\", \"10.7.0.2\"] to the [[dhcp.subnet]] of 10.8.0.0/24"
         );
         let sender = Ignored { relay_is_listed: true, ..both };

@@ -71,7 +71,7 @@ pub enum LeaseState {
 }
 
 impl LeaseState {
-    /// A word for people.
+    /// Word for users.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Offered => "offered",
@@ -95,9 +95,9 @@ pub struct Lease {
     pub machine: Option<MachineName>,
     /// State of the address.
     pub state: LeaseState,
-    /// When the state began.
+    /// Time at which the state began.
     pub since: Seconds,
-    /// When the state ends.
+    /// Time at which the state ends.
     pub until: Seconds,
 }
 
@@ -136,7 +136,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Takes the pools of these subnets; leases stay as they are.
+    /// Applies the pools of these subnets. Leases are not changed.
     pub fn configure(&mut self, subnets: &[Subnet]) {
         self.pools = subnets.iter().map(Pool::new).collect();
         let mut free: Vec<(Seconds, Ipv4Addr)> = self
@@ -228,7 +228,7 @@ impl Table {
         )
     }
 
-    /// Keeps an address for a client that is being offered it. A lease that it has on it stays as it is.
+    /// Reserves an address for a client that gets an offer. An existing lease of the client on the address is not changed.
     /// The caller has checked [`Table::is_open_to`].
     pub fn offer(&mut self, address: Ipv4Addr, holder: Holder, mac: MacAddress, now: Seconds) {
         let bound = |lease: &Lease| lease.state == LeaseState::Bound && lease.holder == holder;
@@ -293,7 +293,7 @@ impl Table {
         }
     }
 
-    /// The client gives its lease back. `None` when it has none on this address.
+    /// Releases the lease of a client. `None` if it has no lease on this address.
     pub fn release(&mut self, address: Ipv4Addr, holder: &Holder, now: Seconds) -> Option<Vec<Change>> {
         let lease = self.leases.get(&address)?;
         let held = matches!(lease.state, LeaseState::Bound | LeaseState::Offered) && lease.holder == *holder;

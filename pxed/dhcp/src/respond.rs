@@ -45,7 +45,7 @@ pub struct Arrival<'a> {
     pub own: &'a [Ipv4Addr],
     /// The packet's destination address.
     pub destination: Ipv4Addr,
-    /// Its sender.
+    /// The sender.
     pub peer: SocketAddrV4,
     /// True if it arrived at the port of the PXE boot server.
     pub boot_server: bool,
@@ -133,9 +133,9 @@ reasons! {
         ClientRefused => "client_refused",
         /// The client chose another server.
         OtherServer => "other_server",
-        /// Nothing is known of the lease that the client speaks of.
+        /// The server does not know the lease that the client names.
         NoRecord => "no_record",
-        /// The client's address is wrong, but we are not to say so.
+        /// The client's address is wrong, but the server must not report it.
         NotAuthoritative => "not_authoritative",
         /// No address is free.
         PoolExhausted => "pool_exhausted",

@@ -1,6 +1,6 @@
 //! The server as its owner sees it: bind, run, reload, look inside.
 //!
-//! Holds what its threads share; does no protocol and no I/O of its own beyond opening the lease file.
+//! Holds the state that its threads share; does no protocol, and no I/O except opening the lease file.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -49,7 +49,7 @@ const MAX_LOGGED_RELAYS: usize = 16;
 #[derive(Debug, Error)]
 pub enum BindServerError {
     /// The settings cannot be served.
-    #[error("DHCP settings are wrong: {}", list(.0))]
+    #[error("DHCP settings are invalid: {}", list(.0))]
     Settings(Vec<SettingsError>),
     /// The leases cannot be kept.
     #[error("the lease file cannot be used")]
@@ -61,7 +61,7 @@ pub enum BindServerError {
 
 /// Error of a reload; the previous settings stay in force.
 #[derive(Debug, Error)]
-#[error("DHCP settings are wrong: {}", list(.0))]
+#[error("DHCP settings are invalid: {}", list(.0))]
 pub struct ReloadServerError(pub Vec<SettingsError>);
 
 fn list(mistakes: &[SettingsError]) -> String {
@@ -107,7 +107,7 @@ pub(crate) struct Engine {
     ignored: Mutex<Recent<MacAddress, Ignored>>,
     /// Relays that were logged within a minute, by `giaddr` and sender.
     logged: Mutex<Recent<(Ipv4Addr, Ipv4Addr), ()>>,
-    /// When each thread last came round.
+    /// Time at which each thread last came round.
     rounds: Mutex<BTreeMap<String, Instant>>,
 }
 
@@ -141,7 +141,7 @@ impl Engine {
         }
     }
 
-    /// Notes an interface's state; tells whether it is new.
+    /// Records the state of an interface. Returns true if it is new.
     pub(crate) fn set_interface(&self, name: &str, state: Option<&InterfaceState>) -> bool {
         let mut states = lock(&self.states);
         let before = match state {
@@ -156,7 +156,7 @@ impl Engine {
         is_new
     }
 
-    /// Notes that a thread has come round: it waits for work, or has done some.
+    /// Records that a thread is alive: it waits for work, or has done some.
     pub(crate) fn came_round(&self, thread: &str) {
         let (mut rounds, now) = (lock(&self.rounds), Instant::now());
         match rounds.get_mut(thread) {
@@ -381,7 +381,7 @@ impl Server {
         let table = lock(&self.engine.table);
         let lease = |network| table.of(&Holder { network, key: ClientKey::Mac(mac) });
         let leases = settings.subnets.iter().filter_map(|subnet| lease(subnet.network));
-        // An offer that was not taken is free, too, and names no Machine.
+        // An offer that was not accepted is also free, and names no Machine.
         let is_lapsed = |lease: &Lease| lease.state == LeaseState::Free && lease.machine.is_some();
         let leased = leases.filter(|lease| lease.state == LeaseState::Bound || is_lapsed(lease));
         let addresses: Vec<_> = leased.map(|lease| lease.address).collect();

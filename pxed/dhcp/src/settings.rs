@@ -38,7 +38,7 @@ pub struct Settings {
 /// One IP subnet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subnet {
-    /// Its addresses.
+    /// The addresses.
     pub network: Ipv4Net,
     /// The pool: addresses for clients that have no fixed one.
     pub ranges: Vec<AddressRange>,
@@ -85,7 +85,7 @@ pub struct AddressRange {
 }
 
 impl AddressRange {
-    /// A range, unless its last address lies before its first.
+    /// A range, unless its last address is before its first.
     pub fn new(first: Ipv4Addr, last: Ipv4Addr) -> Option<Self> {
         (first <= last).then_some(Self { first, last })
     }
@@ -153,7 +153,7 @@ impl<'de> Deserialize<'de> for AddressRange {
 /// A setting that cannot be served.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SettingsError {
-    /// Nothing to listen on.
+    /// There is nothing to listen on.
     #[error("no interface is named")]
     NoInterfaces,
     /// Longer than the kernel allows, or empty.
@@ -182,11 +182,11 @@ pub enum SettingsError {
         router: Ipv4Addr,
     },
     /// Lease times below a minute make clients renew all the time.
-    #[error("lease time of {network} is {seconds} s, the least is {MIN_LEASE_SECONDS} s")]
+    #[error("lease time of {network} is {seconds} s, the minimum is {MIN_LEASE_SECONDS} s")]
     LeaseTime {
         /// The subnet.
         network: Ipv4Net,
-        /// Its lease time.
+        /// The lease time.
         seconds: u32,
     },
     /// A network of relays that is too large for a list of relays.

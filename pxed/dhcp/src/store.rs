@@ -48,7 +48,7 @@ pub(crate) struct WriteLeasesError(#[source] Box<redb::Error>);
 /// redb ends some damaged pages with a panic rather than an error; a lease file must not end the server.
 fn guarded<T>(act: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
     catch_unwind(AssertUnwindSafe(act))
-        .unwrap_or_else(|_| Err(redb::Error::Corrupted("a page cannot be what it is".into())))
+        .unwrap_or_else(|_| Err(redb::Error::Corrupted("a page is invalid".into())))
 }
 
 /// Drops a value that may panic in its destructor, such as a database whose file is damaged, without ending the

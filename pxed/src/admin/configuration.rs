@@ -19,7 +19,7 @@ use super::redact::conceal;
 use super::route::{AdminState, refuse};
 use crate::standalone::versions::NodeChoice;
 
-/// By which digests of what is concealed are made; none other than this pxed has it.
+/// Key of the digests of concealed values. Only this pxed has it.
 pub(super) type Key = Arc<[u8; 32]>;
 
 pub(super) async fn list(State(state): State<AdminState>, Extension(key): Extension<Key>) -> Response {
@@ -39,7 +39,7 @@ pub(super) async fn get(
     let Some(described) = state.choice.as_ref().map(NodeChoice::describe) else { return of_cluster() };
     let found = described.iter().find(|one| one.configuration.metadata.name.as_ref() == Some(&name));
     let Some(found) = found else {
-        let message = format!("no MachineConfiguration {name:?} is in a manifest here");
+        let message = format!("no manifest has a MachineConfiguration {name:?}");
         return refuse(AdminRefusal::NotFound, message);
     };
     let mut found = json!(found);

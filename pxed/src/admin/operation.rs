@@ -44,7 +44,7 @@ pub(super) async fn get(State(state): State<AdminState>, Path(name): Path<String
         None => refuse(
             AdminRefusal::OperationNotFound,
             format!(
-                "no MachineOperation {name:?} is known here: it never was, or its time after its end is over"
+                "this pxed does not know a MachineOperation {name:?}; it does not exist, or it ended long ago"
             ),
         ),
     }
@@ -55,11 +55,11 @@ pub(super) async fn create(State(state): State<AdminState>, body: Body) -> Respo
         Ok(Ok(body)) => read(&body),
         Ok(Err(_)) => Err(InvalidBody {
             reason: AdminRefusal::BodyTooLarge,
-            message: format!("the body broke off, or is larger than {} KiB", MAX_BODY >> 10),
+            message: format!("the body is incomplete, or larger than {} KiB", MAX_BODY >> 10),
         }),
         Err(_) => Err(InvalidBody {
             reason: AdminRefusal::BodyTooSlow,
-            message: format!("the body was not here within {} s", BODY_TIMEOUT.as_secs()),
+            message: format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs()),
         }),
     };
     match operation {
@@ -76,10 +76,10 @@ async fn keep(desk: &Arc<dyn OperationDesk>, operation: MachineOperation) -> Res
     let (reason, remedy) = match &error {
         CreateOperationError::UseKubernetesApi => (
             AdminRefusal::UseKubernetesApi,
-            ": make it there, with `kubectl create`, or with `bedplate` and --context or --kubeconfig",
+            "; create it there, with `kubectl create`, or with `bedplate` and --context or --kubeconfig",
         ),
         CreateOperationError::Exists(_) => {
-            (AdminRefusal::AlreadyExists, ": choose another name, or give generateName instead")
+            (AdminRefusal::AlreadyExists, "; choose another name, or set generateName")
         }
         CreateOperationError::NoMachine(_) => (AdminRefusal::MachineNotFound, ""),
         CreateOperationError::Invalid(_) => (AdminRefusal::Invalid, ""),
@@ -99,14 +99,14 @@ fn invalid(message: String) -> InvalidBody {
 }
 
 /// The operation that a body holds: its spec, name, labels and annotations. The rest of its metadata, and its status, are
-/// not for its author to say.
+/// ignored.
 fn read(body: &[u8]) -> Result<MachineOperation, InvalidBody> {
     let malformed = |message: String| InvalidBody { reason: AdminRefusal::Malformed, message };
     let given: Value =
         serde_json::from_slice(body).map_err(|error| malformed(format!("the body is not JSON: {error}")))?;
     let (version, kind) = (MachineOperation::api_version(&()), MachineOperation::kind(&()));
     if given["apiVersion"] != *version || given["kind"] != *kind {
-        return Err(malformed(format!("the body is no {kind} of {version}")));
+        return Err(malformed(format!("the body is not a {kind} of {version}")));
     }
     let metadata = metadata(&given["metadata"])?;
     let object = json!({ "apiVersion": version, "kind": kind, "metadata": metadata, "spec": given["spec"] });
@@ -135,13 +135,13 @@ fn metadata(given: &Value) -> Result<Value, InvalidBody> {
             }
             _ => {
                 return Err(invalid(format!(
-                    "metadata.{key}: at most {longest} of a-z, 0-9, '-' and '.', each part between dots beginning and ending with one of a-z and 0-9"
+                    "metadata.{key} is invalid; use at most {longest} of a-z, 0-9, '-' and '.', where each part between dots starts and ends with a-z or 0-9"
                 )));
             }
         }
     }
     if kept.is_empty() {
-        return Err(invalid("metadata.name or metadata.generateName is needed".to_owned()));
+        return Err(invalid("metadata.name or metadata.generateName is required".to_owned()));
     }
     for key in ["labels", "annotations"] {
         match &given[key] {
@@ -149,7 +149,7 @@ fn metadata(given: &Value) -> Result<Value, InvalidBody> {
             Value::Object(map) if map.values().all(Value::is_string) => {
                 kept.insert(key.to_owned(), given[key].clone());
             }
-            _ => return Err(invalid(format!("metadata.{key}: a map from texts to texts"))),
+            _ => return Err(invalid(format!("metadata.{key} must be a map of strings"))),
         }
     }
     Ok(Value::Object(kept))

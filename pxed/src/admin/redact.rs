@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 /// A whole object as a text, which kubectl keeps in objects that it has applied.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Signs of a digest: enough to tell two contents apart.
+/// Characters of a digest: enough to distinguish two contents.
 const DIGEST_PREFIX_LENGTH: usize = 16;
 
 /// Puts a word about it in the place of each text that may be secret.
@@ -36,7 +36,7 @@ fn is_secret(name: &str) -> bool {
 }
 
 fn word(text: &str, key: &[u8; 32]) -> String {
-    // The key has a length of its own: nothing can be moved between it and the text.
+    // The key has a fixed length: no bytes can move between it and the text.
     let digest =
         Digest::from_sha256(Sha256::new().chain_update(key).chain_update(text).finalize().into()).hex();
     format!("(concealed: {} bytes, {})", text.len(), digest.get(..DIGEST_PREFIX_LENGTH).unwrap_or_default())
@@ -71,6 +71,6 @@ mod tests {
         }
         assert_eq!(shown, concealed("hunter2", 1), "the same is the same");
         assert_ne!(shown, concealed("hunter3", 1));
-        assert_ne!(shown, concealed("hunter2", 2), "nobody else can make the digest");
+        assert_ne!(shown, concealed("hunter2", 2), "other programs cannot compute the digest");
     }
 }

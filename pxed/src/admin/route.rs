@@ -54,9 +54,9 @@ pub struct AdminState {
     pub explain: Explain,
     /// MachineOperations.
     pub operations: Arc<dyn OperationDesk>,
-    /// Which version each Machine gets; none in a cluster.
+    /// Selected versions of the Machines; none in a cluster.
     pub choice: Option<NodeChoice>,
-    /// A token for a host that a person installs the agent on.
+    /// A token for a host on which a user installs the agent.
     pub token: Issue,
     /// Users who may do more than read.
     pub rights: Rights,
@@ -113,7 +113,9 @@ async fn machine(State(state): State<AdminState>, Path(name): Path<String>) -> R
     };
     match known {
         Some(known) => Json(object(&state.registry.describe(&known))).into_response(),
-        None => refuse(AdminRefusal::NotFound, format!("no Machine {name:?} of this site is known here")),
+        None => {
+            refuse(AdminRefusal::NotFound, format!("this pxed does not know a Machine {name:?} of this site"))
+        }
     }
 }
 
@@ -156,11 +158,11 @@ async fn status(State(state): State<AdminState>) -> Json<Value> {
 }
 
 async fn no_route() -> Response {
-    refuse(AdminRefusal::NotFound, "no such route".to_owned())
+    refuse(AdminRefusal::NotFound, "this path does not exist".to_owned())
 }
 
 async fn no_method() -> Response {
-    refuse(AdminRefusal::MethodNotAllowed, "this route is not for that".to_owned())
+    refuse(AdminRefusal::MethodNotAllowed, "this path does not allow this method".to_owned())
 }
 
 /// A Machine as JSON; kube's type leaves nothing out that cannot be written.

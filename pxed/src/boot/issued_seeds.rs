@@ -1,4 +1,4 @@
-//! Which seeds have gone out, and what became of their tokens: the once-only part of a boot.
+//! Issued seeds and the use of their tokens: the once-only part of a boot.
 //!
 //! ```text
 //!   (none) --take: on disk, then the seed's bytes leave--> Taken --claim by a key: on disk--> Claimed --answer--> Answered
@@ -42,7 +42,7 @@ pub struct Taken {
     pub owner: Owner,
     /// SHA-256 of the token's text.
     pub token: Digest,
-    /// When it went out.
+    /// Time at which it went out.
     pub time: Timestamp,
     /// Expiry time of the token.
     pub expires: Timestamp,
@@ -96,11 +96,11 @@ impl Taken {
 /// Error of taking a seed.
 #[derive(Debug, Error)]
 pub enum TakeSeedError {
-    /// It went out before.
-    #[error("the seed of this boot has gone out")]
+    /// The seed was already issued.
+    #[error("the seed of this boot was already issued")]
     Taken,
     /// The mark could not be written, so the seed does not leave.
-    #[error("the seed's mark cannot be written")]
+    #[error("the record of the seed cannot be stored")]
     Store(#[from] StoreError),
     /// The system has no random numbers.
     #[error("no random numbers")]
@@ -110,14 +110,14 @@ pub enum TakeSeedError {
 /// Error of checking a token.
 #[derive(Debug, Error)]
 pub enum CheckTokenError {
-    /// No seed of this boot has gone out, or it is long ago.
-    #[error("no seed of this boot has gone out")]
+    /// No seed of this boot was issued, or it was issued long ago.
+    #[error("no seed of this boot was issued")]
     UnknownBoot,
     /// The token is another.
-    #[error("the token is not that of this boot's seed")]
+    #[error("the token does not belong to the seed of this boot")]
     WrongToken,
-    /// The token's time is over.
-    #[error("the token was good until {0}")]
+    /// The token has expired.
+    #[error("the token expired at {0}")]
     Expired(Timestamp),
     /// Another key used it.
     #[error("the token was used by another key")]
@@ -126,7 +126,7 @@ pub enum CheckTokenError {
     #[error("a host has enrolled by a later token of this Machine")]
     Superseded,
     /// The claim could not be written.
-    #[error("the token's use cannot be written")]
+    #[error("the use of the token cannot be stored")]
     Store(#[from] StoreError),
 }
 
@@ -230,7 +230,7 @@ impl Seeds {
         Ok((Self { store, boots, taken, unreadable: Arc::new(unreadable) }, deletions))
     }
 
-    /// The boots whose seed has gone out.
+    /// Returns the boots whose seed was issued.
     pub(super) fn taken(&self) -> Vec<BootId> {
         self.taken.lock().by_boot.keys().chain(self.unreadable.iter()).copied().collect()
     }
@@ -244,7 +244,7 @@ impl Seeds {
         enrolled.map(|(id, seed)| (*id, seed.owner.clone())).collect()
     }
 
-    /// Returns the owner of a boot whose seed has gone out.
+    /// Returns the owner of a boot whose seed was issued.
     pub fn owner(&self, id: BootId) -> Option<Owner> {
         self.taken.lock().by_boot.get(&id).map(|seed| seed.owner.clone())
     }
@@ -282,10 +282,10 @@ impl Seeds {
         Ok(token)
     }
 
-    /// A token for a host that boots without us, by an id of its own; on disk when this returns.
+    /// Creates a token for a host that boots without pxed, with its own boot ID. Durable when this returns.
     ///
     /// # Errors
-    /// It could not be written, or there are no random numbers.
+    /// The seed could not be stored, or random numbers are unavailable.
     pub async fn issue(&self, owner: Owner, now: Timestamp) -> Result<(BootId, SecretText), TakeSeedError> {
         let mut bytes = [0; 16];
         rand::rngs::SysRng.try_fill_bytes(&mut bytes).map_err(|_| TakeSeedError::Random)?;
@@ -313,11 +313,11 @@ impl Seeds {
     /// Checks that this token is valid for that boot. It costs a hash, so dearer checks come later. [`Taken::check_key`] checks the key.
     ///
     /// # Errors
-    /// Why it is not.
+    /// Reason why the token is not valid.
     pub fn check(&self, id: BootId, token: &SecretText, now: Timestamp) -> Result<Taken, CheckTokenError> {
         let seed = self.taken.lock().by_boot.get(&id).cloned().ok_or(CheckTokenError::UnknownBoot)?;
         // Digests of a secret are compared, so that even a compare in variable time would tell nothing of the token;
-        // it is one in constant time all the same.
+        // The comparison takes constant time in any case.
         if !same(&hash(&token.0), &seed.token) {
             return Err(CheckTokenError::WrongToken);
         }

@@ -1,4 +1,4 @@
-//! One boot as it is kept: what it was opened for, what it boots, until when it is good.
+//! Stored form of a boot: its owner, its image, its expiration.
 //!
 //! Pure: `now` is an argument. The JSON form lies in the store's table of boots; a field is added with a default.
 
@@ -24,14 +24,14 @@ pub enum Owner {
     /// A Machine.
     #[serde(rename_all = "camelCase")]
     Machine {
-        /// Its name.
+        /// The name.
         name: MachineName,
-        /// Its UID.
+        /// The UID.
         uid: String,
     },
     /// An unknown machine, while discovery is on.
     Unknown {
-        /// Its MAC address.
+        /// The MAC address.
         mac: MacAddress,
     },
 }
@@ -61,7 +61,7 @@ impl Owner {
 pub struct Image {
     /// The name by which it was chosen.
     pub name: ImageName,
-    /// Its digest.
+    /// The digest.
     pub digest: Digest,
     /// The kernel.
     pub kernel: Blob,
@@ -85,7 +85,7 @@ pub struct Opening {
     pub transaction: u32,
     /// Program that asked: the same transaction ID from another program is another transaction.
     pub loader: LoaderKind,
-    /// Its platform, where it said so.
+    /// Platform of the machine, if it reported one.
     pub platform: Option<Platform>,
     /// Our address that it can reach.
     pub server: Ipv4Addr,
@@ -107,11 +107,11 @@ pub enum LoaderKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// Its id.
+    /// The id.
     pub id: BootId,
     /// Circumstances in which the boot was opened.
     pub opening: Opening,
-    /// When.
+    /// The time.
     pub opened: Timestamp,
     /// Expiry time of its URLs.
     pub expires: Timestamp,

@@ -39,7 +39,7 @@ pub struct Teller {
 /// Place of the host's state, as selected by its Machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// A disk; stage-1 goes no further without it.
+    /// A disk. stage-1 does not continue without it.
     Disk,
     /// Memory: it ends with the boot.
     Memory,
@@ -131,8 +131,9 @@ impl Tell for Teller {
     fn seed_asked_again(&self, machine: &MachineName, boot: BootId, peer: IpAddr, now: Timestamp) {
         let boot = boot.public_id();
         let message = format!(
-            "the seed of boot {boot} was asked for again by {peer} and refused: if the machine did not ask twice \
-             itself, another host on its network knows the URL; boot it again for a new seed"
+            "the seed of boot {boot} was requested again by {peer} and refused; if the machine did not \
+             repeat its request, another host on its network knows the URL; boot the machine again for a new \
+             seed"
         );
         self.registry.update(machine, |status| {
             let is_true = |c: &Condition| c.status == "True";
@@ -144,7 +145,7 @@ impl Tell for Teller {
     }
 }
 
-/// The course of a boot: its status without the messages, which are for people.
+/// Course of a boot: its status without the messages, which are for users.
 #[derive(Debug, PartialEq, Eq)]
 struct Course {
     id: Option<BootId>,
@@ -190,7 +191,7 @@ pub(crate) fn apply_timeline(status: &mut MachineStatus, timeline: &Timeline, st
         (false, _) => &description,
         (true, State::Disk) => "the host's user space has started",
         (true, State::Memory) => {
-            "the host's user space has started; its Machine selects no stateDisk: state is in memory and ends with this boot"
+            "the host's user space has started; its Machine selects no stateDisk, so state is in memory and is lost at the next boot"
         }
     };
     set_condition(status, up, reason, message, None, now);
@@ -216,7 +217,7 @@ fn apply_heard(status: &mut MachineStatus, refused: bool, now: Timestamp) {
     if let Some(message) = kept {
         set_condition(status, true, EnrolledReason::HeardElsewhere, &message, None, now);
     } else if enrolled.is_none_or(|c| c.status != "True" || c.reason != EnrolledReason::Enrolled) {
-        let message = "the host's agent reports by the certificate that it enrolled for";
+        let message = "the host's agent reports with the certificate of its enrollment";
         set_condition(status, true, EnrolledReason::Enrolled, message, None, now);
     }
     let of_boot = [
@@ -229,7 +230,7 @@ fn apply_heard(status: &mut MachineStatus, refused: bool, now: Timestamp) {
         BootedReason::StageFailed,
     ];
     if booted(status).is_some_and(|c| of_boot.iter().any(|reason| c.reason == *reason)) {
-        let message = "the host's agent is heard; a later boot in its name has not enrolled";
+        let message = "the host's agent reports; a later boot of this Machine has not enrolled";
         set_condition(status, true, BootedReason::UserspaceStarted, message, None, now);
     }
 }
@@ -388,7 +389,7 @@ mod tests {
         apply_timeline(&mut status, &timeline, State::Disk, at(1000));
         expect(&status, ("False", "BootStalled"), ("False", "AwaitingEnrollment"));
         let message = &status.conditions[0].message;
-        assert!(message.contains("stopped at stage initrd") && message.contains("next would be rootfs"));
+        assert!(message.contains("boot stalled at stage initrd") && message.contains("next is rootfs"));
         timeline.failed(Stage::RootFs, "connection refused", at(1010));
         apply_timeline(&mut status, &timeline, State::Disk, at(1010));
         expect(&status, ("False", "StageFailed"), ("False", "AwaitingEnrollment"));
@@ -419,7 +420,12 @@ mod tests {
                 let booted = &status.conditions[0];
                 assert_eq!(booted.reason, reason, "{}", booted.message);
                 assert!(booted.message.contains(text), "{}", booted.message);
-                assert_eq!(booted.message.contains("stopped at stage"), second == 3000, "{}", booted.message);
+                assert_eq!(
+                    booted.message.contains("boot stalled at stage"),
+                    second == 3000,
+                    "{}",
+                    booted.message
+                );
             }
         }
     }

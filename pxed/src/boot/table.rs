@@ -46,7 +46,7 @@ impl Boot {
 /// State of one owner.
 #[derive(Debug)]
 pub struct Track {
-    /// Its boots, oldest first.
+    /// The boots, oldest first.
     boots: VecDeque<Arc<Boot>>,
     /// Progress of the boot.
     pub timeline: Timeline,
@@ -67,7 +67,7 @@ impl Track {
 pub struct Opened {
     /// The boot.
     pub boot: Arc<Boot>,
-    /// Its id.
+    /// The id.
     pub id: BootId,
     /// True if the boot is new; false if the transaction had opened it before.
     pub new: bool,

@@ -24,7 +24,7 @@ pub trait Tell: Send + Sync + 'static {
     /// on what is heard of the host meanwhile.
     fn unproven(&self, _machine: &MachineName, _timeline: &Timeline, _now: Timestamp) {}
 
-    /// The seed of a boot was asked for again.
+    /// Reports that the seed of a boot was requested again.
     fn seed_asked_again(&self, machine: &MachineName, boot: BootId, peer: IpAddr, now: Timestamp);
 }
 

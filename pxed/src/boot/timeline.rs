@@ -42,7 +42,7 @@ pub enum Starter {
 pub struct Entry {
     /// The stage.
     pub stage: Stage,
-    /// When it was reached, for the first time in this attempt.
+    /// Time at which it was reached, for the first time in this attempt.
     pub time: Timestamp,
 }
 
@@ -50,13 +50,13 @@ pub struct Entry {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
-    /// Its last boot id.
+    /// The last boot id.
     pub id: BootId,
-    /// When it began.
+    /// Time at which it began.
     pub started: Timestamp,
     /// Last stage of the attempt.
     pub stage: Stage,
-    /// When it came there.
+    /// Time at which it came there.
     pub reached: Timestamp,
     /// Reported failure, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,7 +72,7 @@ pub struct Timeline {
     /// Every boot id of the attempt, oldest first; a late report of an earlier attempt is not taken for this one.
     #[serde(default)]
     pub ids: Vec<BootId>,
-    /// When the attempt began.
+    /// Time at which the attempt began.
     pub started: Timestamp,
     /// The furthest stage.
     pub stage: Stage,
@@ -247,7 +247,7 @@ impl Timeline {
     pub fn describe(&self, now: Timestamp) -> String {
         let mut text = match (self.stopped(now), next(self.stage)) {
             (Some(stopped), _) => format!(
-                "stopped at stage {} since {}; next would be {}: {}",
+                "boot stalled at stage {} since {}; next is {}: {}",
                 stopped.stage.label(),
                 second(stopped.since),
                 stopped.next.label(),
@@ -263,7 +263,7 @@ impl Timeline {
         };
         if let Some(Hold { message: held, .. }) = &self.held {
             match self.stopped(now) {
-                Some(_) => text.push_str(&format!("; it was held: {held}")),
+                Some(_) => text.push_str(&format!("; the boot was held: {held}")),
                 None => text = format!("held at stage {}: {held}", self.stage.label()),
             }
         }
@@ -297,7 +297,7 @@ pub const fn next(stage: Stage) -> Option<Stage> {
 const fn awaited(stage: Stage) -> &'static str {
     match stage {
         Stage::Discover => "a DHCP packet of the machine",
-        Stage::Offered => "an address for it",
+        Stage::Offered => "an address for the machine",
         Stage::Acknowledged => "the machine takes the address",
         Stage::Loader => "the firmware fetches the loader",
         Stage::Script => "the loader fetches its script by HTTP",
@@ -407,7 +407,7 @@ mod tests {
         assert_eq!(timeline.stopped(at(30)), None);
         assert_eq!(
             timeline.describe(at(90)),
-            "stopped at stage offered since 2023-11-14T22:13:21Z; next would be acknowledged: the machine takes the \
+            "boot stalled at stage offered since 2023-11-14T22:13:21Z; next is acknowledged: the machine takes the \
              address"
         );
         timeline.reached(Stage::Enrolled, at(100));

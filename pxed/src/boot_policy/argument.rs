@@ -1,6 +1,6 @@
-//! Which kernel arguments can be passed on by an iPXE script, and which texts can be shown by one.
+//! Kernel arguments that an iPXE script can pass on, and texts that it can show.
 //!
-//! Pure. What one argument may hold is [`bedplate_api::kernel_argument`]'s to say.
+//! Pure. [`bedplate_api::kernel_argument`] defines the content of one argument.
 
 use bedplate_api::kernel_argument;
 
@@ -26,14 +26,14 @@ pub fn problem(arguments: &[String]) -> Option<String> {
 /// Says so if the arguments do not fit into a kernel's command line.
 pub fn too_long(arguments: &[String]) -> Option<String> {
     let total: usize = arguments.iter().map(|a| a.len() + 1).sum();
-    (total > MAX_BYTES).then(|| format!("together they have {total} bytes, more than {MAX_BYTES}"))
+    (total > MAX_BYTES).then(|| format!("the arguments have {total} bytes together, more than {MAX_BYTES}"))
 }
 
 /// For an image's arguments, and as many again for a Machine's: the kernel takes 2048 bytes on x86 (COMMAND_LINE_SIZE), of
 /// which some are pxed's own, and cuts off the rest without a word.
 const MAX_BYTES: usize = 800;
 
-/// A text that an `echo` of iPXE shows as it is: one line of printable ASCII without what iPXE would interpret.
+/// Converts a text for an `echo` of iPXE: one line of printable ASCII without characters that iPXE would interpret.
 pub fn screen_text(text: &str) -> String {
     text.chars()
         .take(240)

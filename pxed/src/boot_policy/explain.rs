@@ -6,7 +6,7 @@ use bedplate_api::wire::{ExplainedDecision, Explanation};
 
 use super::{Action, Asker, Decision, Platform, Request, State, decide};
 
-/// Every kind of request, with the name that a person knows it by.
+/// All kinds of requests, with their names for users.
 fn requests() -> [(&'static str, Request); 12] {
     [
         ("BIOS, PXE", Request::Pxe(vec![0])),
@@ -51,7 +51,7 @@ pub fn describe(decision: &Decision) -> String {
         Action::Script { .. } => "iPXE script".to_owned(),
         Action::Boot { image } => format!("boot image {image}"),
         Action::Hold(hold) => format!("hold: {}", hold.message),
-        Action::LocalDisk => "nothing: continues with its next boot device".to_owned(),
+        Action::LocalDisk => "none; the machine continues with its next boot device".to_owned(),
         Action::Refuse(refusal) => format!("no answer ({})", refusal.as_str()),
     }
 }

@@ -35,7 +35,7 @@ pub struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// The URL below which this boot's files lie.
+    /// The URL prefix of the files of this boot.
     pub fn base(&self) -> String {
         format!("{}/b/{}", self.server, self.boot)
     }
@@ -184,7 +184,7 @@ mod tests {
             std::fs::write(&path, text).unwrap();
         }
         let expected = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(text, expected, "{path} differs; BEDPLATE_UPDATE_GOLDENS=1 writes it anew");
+        assert_eq!(text, expected, "{path} differs; BEDPLATE_UPDATE_GOLDENS=1 updates it");
     }
 
     #[test]

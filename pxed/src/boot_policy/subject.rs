@@ -35,9 +35,9 @@ impl fmt::Display for ImageName {
 /// A Machine as the boot path needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
-    /// Its name.
+    /// The name.
     pub name: MachineName,
-    /// Its UID: a Machine made again under the same name is another one.
+    /// The UID: a Machine made again under the same name is another one.
     pub uid: String,
     /// `spec.paused`.
     pub paused: bool,

@@ -78,7 +78,7 @@ fn each_architecture_gets_its_loader() {
         (Request::Ipxe(vec![]), "iPXE script"),
         (Request::Ipxe(vec![7]), "iPXE script"),
         (Request::Script(None), "boot image host"),
-        (Request::NoNetboot, "nothing: continues with its next boot device"),
+        (Request::NoNetboot, "none; the machine continues with its next boot device"),
     ];
     for (request, expected) in table {
         assert_eq!(answer(&subject(), &request, &here()), expected, "{request:?}");
@@ -96,7 +96,7 @@ fn a_contradiction_with_the_machines_firmware_is_refused_and_named() {
     let decision = decide(Asker::Machine { subject: &bios, netboot: true }, &Request::Pxe(vec![7]), &here());
     assert_eq!(
         decision.reasons.last().unwrap(),
-        "spec.pxe.firmware is BIOS, and the machine asks as UEFI x64"
+        "spec.pxe.firmware is BIOS, but the machine boots as UEFI x64"
     );
 }
 
@@ -162,7 +162,7 @@ fn an_image_of_another_architecture_holds_the_machine_and_names_both() {
         assert_eq!(
             found,
             format!(
-                "hold: image host is for {image}, and the machine is {machine}: name an image for {wanted} in spec.pxe.image"
+                "hold: image host is for {image}, but the machine is {machine}; name an image for {wanted} in spec.pxe.image"
             )
         );
     }
@@ -194,7 +194,7 @@ fn unknown_machine_is_answered_only_while_discovery_is_on() {
         (Request::Ipxe(vec![0]), "iPXE script"),
         (Request::Script(Some(Platform::Bios)), "boot image discover"),
         (Request::Script(None), "boot image discover"),
-        (Request::NoNetboot, "nothing: continues with its next boot device"),
+        (Request::NoNetboot, "none; the machine continues with its next boot device"),
     ] {
         assert_eq!(explain::describe(&decide(Asker::Unknown, &request, &on)), answer, "{request:?}");
         let off = decide(Asker::Unknown, &request, &here());

@@ -27,7 +27,7 @@ use crate::machines::source::Update;
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Cause of a request that is not sent.
-const NOT_CONNECTED: &str = "there is no access to the cluster yet";
+const NOT_CONNECTED: &str = "the cluster is not connected yet";
 
 /// The client, once there is one. Clones share it.
 pub(crate) type Access = watch::Receiver<Option<Client>>;
@@ -59,10 +59,12 @@ pub(crate) enum ConnectError {
     #[error("cannot use the kubeconfig: {0}")]
     Yaml(String),
     /// pxed does not run in a pod, and no kubeconfig is configured.
-    #[error("no service account of a pod is here; name a file: kubernetes = {{ kubeconfig = \"/path\" }}")]
+    #[error(
+        "no service account of a Pod was found; name a kubeconfig: kubernetes = {{ kubeconfig = \"/path\" }}"
+    )]
     InCluster(#[from] kube::config::InClusterError),
     /// The client cannot be made.
-    #[error("cannot make a Kubernetes client")]
+    #[error("cannot create a Kubernetes client")]
     Client(#[source] Box<kube::Error>),
 }
 
@@ -154,7 +156,7 @@ impl Connector {
             None => Config::incluster()?,
         };
         config.connect_timeout = Some(Duration::from_secs(10));
-        // A server that vanished silently ends here. A healthy one ends a quiet watch after 295 s by itself.
+        // A server that vanished silently ends here. A healthy one ends a quiet watch after 295 s on its own.
         config.read_timeout = Some(Duration::from_secs(330));
         config.write_timeout = Some(Duration::from_secs(30));
         let endpoint = endpoint(&config, self.advertise.as_deref());

@@ -1,4 +1,4 @@
-//! Follows the certificate authority by which the cluster verifies client certificates: pxed verifies those of agents by it, too.
+//! Follows the certificate authority by which the cluster verifies client certificates. pxed verifies agents by the same authority.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(crate) struct ClientAuthority {
 }
 
 impl ClientAuthority {
-    /// Makes the loop. The client may come later.
+    /// Creates the loop. The client may be connected later.
     pub(crate) fn new(
         access: Access,
         signer: Arc<ClusterSigner>,
@@ -34,7 +34,7 @@ impl ClientAuthority {
 impl Reconcile for ClientAuthority {
     type Event = ();
 
-    /// Waits for the client, which comes once.
+    /// Waits for the client, which is connected once.
     async fn changed(&mut self) -> Option<()> {
         if self.access.changed().await.is_err() {
             std::future::pending::<()>().await;

@@ -30,7 +30,7 @@ pub struct Finalizers {
 }
 
 impl Finalizers {
-    /// Makes the writer of finalizers. The client may come later.
+    /// Creates the writer of finalizers. The client may be connected later.
     pub fn new(access: Access) -> Self {
         Self { access }
     }
@@ -43,7 +43,7 @@ impl Finalizers {
         for _ in 0..MAX_CONFLICT_ATTEMPTS {
             let found = newest(&client, machine, uid).await.map_err(|error| chain(&error))?;
             let Some(found) = found else {
-                return if held { Err("there is no such Machine any more".to_owned()) } else { Ok(()) };
+                return if held { Err("the Machine does not exist any more".to_owned()) } else { Ok(()) };
             };
             let Some(operations) = plan_patch(&found, held)? else { return Ok(()) };
             let patch = serde_json::from_value(operations).map_err(|error| error.to_string())?;
@@ -72,7 +72,7 @@ fn plan_patch(machine: &Machine, held: bool) -> Result<Option<Value>, String> {
         let rest: Vec<_> = finalizers.iter().filter(|finalizer| *finalizer != FINALIZER).collect();
         json!({ "op": "replace", "path": "/metadata/finalizers", "value": rest })
     } else if metadata.deletion_timestamp.is_some() {
-        return Err("the Machine is being deleted already".to_owned());
+        return Err("the Machine is already being deleted".to_owned());
     } else if finalizers.is_empty() {
         json!({ "op": "add", "path": "/metadata/finalizers", "value": [FINALIZER] })
     } else {

@@ -123,7 +123,7 @@ where
     .boxed()
 }
 
-/// The Machines as the watch tells them.
+/// Machines that the watch reported.
 #[derive(Debug, Default)]
 struct View {
     /// Complete, once there was a first list.
@@ -171,7 +171,7 @@ where
             }
             event = stream.next() => match event {
                 Some(Ok(event)) => {
-                    // Init only says that a list is about to be asked for; everything else came from the server.
+                    // Init only announces a list; all other events were sent by the server.
                     let came = !matches!(event, Event::Init);
                     let changed = view.take(event, &site);
                     complete |= changed == Changed::Complete;
@@ -197,7 +197,7 @@ where
     }
 }
 
-/// When the next set is due, after a change.
+/// Time at which the next set is due, after a change.
 fn sooner(due: Option<Instant>, changed: Changed, now: Instant) -> Option<Instant> {
     let next = match changed {
         Changed::Nothing => return due,

@@ -88,7 +88,7 @@ struct Seen {
 }
 
 impl ClusterOperations {
-    /// Makes the set of operations of `site`. The client may come later.
+    /// Creates the set of operations of `site`. The client may be connected later.
     pub fn new(access: Access, site: SiteName) -> Self {
         Self { access, site, seen: Arc::default() }
     }
@@ -127,7 +127,7 @@ impl ClusterOperations {
                 never = pulse.beating() => match never {},
                 event = stream.next() => match event {
                     Some((half, Ok(event))) => {
-                        // Init only says that a list is about to be asked for.
+                        // Init only announces a list.
                         if !matches!(event, Event::Init) && !std::mem::take(&mut last_error).is_empty() {
                             tracing::info!("watch of operations restored");
                         }
@@ -293,7 +293,7 @@ fn patch_body(operation: &Operation, status: &MachineOperationStatus) -> Value {
             "conditions": status.conditions,
         },
     });
-    // Without the value that the definition gives it, an operation under way would be taken for one that has ended.
+    // Without the default of the definition, an operation in progress would look like one that has ended.
     if let Some(generation) = status.observed_generation {
         body["status"]["observedGeneration"] = json!(generation);
     }
@@ -328,7 +328,7 @@ fn judge(code: u16, message: String) -> WriteOperationError {
         404 => WriteOperationError::Gone,
         409 => WriteOperationError::Conflict,
         400 | 413 | 415 | 422 => WriteOperationError::Refused(message),
-        // 401 and 403 too: credentials are renewed, roles are put right.
+        // Also 401 and 403: credentials are renewed, roles are corrected.
         _ => WriteOperationError::Later(format!("{code}: {message}")),
     }
 }

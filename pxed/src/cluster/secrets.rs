@@ -27,7 +27,7 @@ pub struct ClusterSecrets {
 }
 
 impl ClusterSecrets {
-    /// Makes the reader of Secrets in these namespaces. The client may come later.
+    /// Creates the reader of Secrets in these namespaces. The client may be connected later.
     pub fn new(access: Access, namespaces: Vec<String>) -> Self {
         Self { access, namespaces }
     }
@@ -39,11 +39,11 @@ impl ClusterSecrets {
         let secrets: Api<Secret> = Api::namespaced(client, &secret.namespace);
         let found = match tokio::time::timeout(READ_TIMEOUT, secrets.get_opt(&secret.name)).await {
             Err(_) => return Err(passing("the API server did not answer in time".to_owned())),
-            Ok(Ok(found)) => found.ok_or_else(|| "there is no such Secret: create it".to_owned())?,
+            Ok(Ok(found)) => found.ok_or_else(|| "the Secret does not exist; create it".to_owned())?,
             Ok(Err(kube::Error::Api(status))) if status.code == 403 => {
                 let namespace = &secret.namespace;
                 let text = format!(
-                    "pxed may not read Secrets of the namespace {namespace}: bind the Role of deploy/pxed.yaml there"
+                    "pxed may not read Secrets of the namespace {namespace}; bind the Role of deploy/pxed.yaml there"
                 );
                 return Err(text.into());
             }

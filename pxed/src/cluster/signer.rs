@@ -41,7 +41,7 @@ const FIELD_MANAGER: &str = "pxed-enrollment";
 
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 
-/// Maximum time that one answer waits for the certificate before it says Pending.
+/// Maximum time that one request waits for the certificate before it is answered with Pending.
 const CERTIFICATE_WAIT: Duration = Duration::from_secs(4);
 
 /// Interval between reads of the CSR.
@@ -56,7 +56,7 @@ const NO_ANSWER: &str = "no answer in time";
 /// Requested lifetime in seconds; the cluster may grant less.
 const LIFETIME_SECONDS: i32 = 90 * 86_400;
 
-/// The cluster. Its client may come later.
+/// The cluster. Its client may be connected later.
 pub struct ClusterSigner {
     access: Access,
     endpoint: Endpoint,
@@ -71,7 +71,7 @@ impl ClusterSigner {
     /// The certificate authority (PEM) by which the cluster believes client certificates.
     ///
     /// # Errors
-    /// It cannot be read, with the reason for a log.
+    /// The authority cannot be read, with the reason for a log.
     pub async fn client_ca(&self) -> Result<String, String> {
         let maps: Api<ConfigMap> = Api::namespaced(connected(&self.access)?, "kube-system");
         let read = tokio::time::timeout(ANSWER_LIMIT, maps.get("extension-apiserver-authentication"));
@@ -90,7 +90,7 @@ impl ClusterSigner {
         pem: String,
     ) -> Result<Signed, SignError> {
         let der = CertificateDer::from_pem_slice(pem.as_bytes())
-            .map_err(|error| SignError::Refused(format!("it gave no certificate: {error}")))?;
+            .map_err(|error| SignError::Refused(format!("the signer returned no certificate: {error}")))?;
         let fingerprint = Digest::from_sha256(Sha256::digest(&der).into());
         let version = match Self::version_for(&client, (machine, uid), &key).await {
             Err(SignError::Replaced(_)) if key.expected != Expected::Earlier => {
@@ -119,7 +119,7 @@ impl ClusterSigner {
                 Ok(Signed::Pending(format!("Machine {machine} was changed by another writer")))
             }
             Err(kube::Error::Api(status)) if status.code == 404 => {
-                Err(SignError::Refused(format!("Machine {machine} is gone")))
+                Err(SignError::Refused(format!("Machine {machine} does not exist any more")))
             }
             Err(error) => Err(cluster(error)),
         }
@@ -132,7 +132,7 @@ impl ClusterSigner {
         key: &KeyRecord,
     ) -> Result<String, SignError> {
         let found = newest(client, machine, uid).await.map_err(cluster)?;
-        let gone = || SignError::Refused(format!("Machine {machine} is gone, or was re-created"));
+        let gone = || SignError::Refused(format!("Machine {machine} was deleted or re-created"));
         let found = found.ok_or_else(gone)?;
         let status = found.status.unwrap_or_default();
         let enrollment = status.enrollment.unwrap_or_default();
@@ -162,7 +162,9 @@ impl ClusterSigner {
         };
         // An object of another writer under this name is never approved.
         if object.spec.request.0 != request.pem.as_bytes() || object.spec.signer_name != SIGNER {
-            return Err(SignError::Refused(format!("CertificateSigningRequest {name} is another's")));
+            return Err(SignError::Refused(format!(
+                "CertificateSigningRequest {name} belongs to another client"
+            )));
         }
         if let Some(signed) = outcome(&object)? {
             return Ok(signed);

@@ -28,7 +28,7 @@ pub(crate) struct ClusterStatuses {
 }
 
 impl ClusterStatuses {
-    /// Makes the sink. The client may come later.
+    /// Creates the sink. The client may be connected later.
     pub(crate) fn new(access: Access) -> Self {
         Self { access }
     }

@@ -27,7 +27,7 @@ pub struct ClusterTokens {
 }
 
 impl ClusterTokens {
-    /// Makes the record of tokens. The client may come later.
+    /// Creates the record of tokens. The client may be connected later.
     pub fn new(access: Access, store: Store) -> Self {
         Self { access, rows: Rows(store) }
     }

@@ -13,7 +13,7 @@ use crate::boot_policy::argument;
 
 pub(super) fn check(config: &Config, reader: &mut Reader) {
     check_dhcp(config, reader);
-    // Nothing is said of what stands in for a network that could not be read.
+    // A placeholder for an unreadable network is not reported again.
     let indexes = 0..config.dhcp.subnets.len();
     let read: Vec<usize> =
         indexes.filter(|index| !reader.is_wrong(&format!("dhcp.subnet[{index}].network"))).collect();
@@ -72,7 +72,7 @@ fn check_network(config: &Config, index: usize, read: &[usize], reader: &mut Rea
     for (before, other) in others.filter(|(before, _)| read.contains(before)) {
         if network.contains(&other.network.network()) || other.network.contains(&network.network()) {
             let message = format!("{network} overlaps {} of dhcp.subnet[{before}]", other.network);
-            reader.problem(&key, message, "every address belongs to one subnet: make them apart");
+            reader.problem(&key, message, "change one of them, so that they do not overlap");
         }
     }
     for (at, range) in subnet.ranges.iter().enumerate() {
@@ -81,16 +81,16 @@ fn check_network(config: &Config, index: usize, read: &[usize], reader: &mut Rea
             && (range.contains(network.network()) || range.contains(network.broadcast()));
         if !network.contains(&range.first()) || !network.contains(&range.last()) {
             let message = format!("{range} is not inside {network}");
-            reader.problem(&key, message, "take addresses of this network");
+            reader.problem(&key, message, "use addresses of this network");
         } else if edge {
             let message = format!("{range} holds the network's own or its broadcast address");
-            reader.problem(&key, message, "leave out the first and the last address of the network");
+            reader.problem(&key, message, "exclude the first and the last address of the network");
         }
     }
     for (at, router) in subnet.routers.iter().enumerate().filter(|(_, router)| !network.contains(*router)) {
         let key = format!("dhcp.subnet[{index}].routers[{at}]");
         let message = format!("{router} is not inside {network}");
-        reader.problem(&key, message, "a router must be reached without a router");
+        reader.problem(&key, message, "use a router inside the network");
     }
 }
 
@@ -100,11 +100,11 @@ fn check_subnet(config: &Config, index: usize, subnet: &SubnetConfig, reader: &m
     for (at, range) in subnet.ranges.iter().enumerate() {
         let key = format!("dhcp.subnet[{index}].ranges[{at}]");
         if let Some(other) = subnet.ranges.iter().take(at).find(|other| other.overlaps(*range)) {
-            reader.problem(&key, format!("{range} overlaps {other}"), "make one range of them");
+            reader.problem(&key, format!("{range} overlaps {other}"), "merge the two ranges");
         }
         for router in subnet.routers.iter().filter(|router| range.contains(**router)) {
             let message = format!("{range} holds the router {router}");
-            reader.problem(&key, message, "leave the router out of what is given to clients");
+            reader.problem(&key, message, "exclude the router from the ranges");
         }
     }
     if config.dhcp.mode == DhcpMode::Proxy && !subnet.ranges.is_empty() {
@@ -158,11 +158,7 @@ fn check_listeners(config: &Config, reader: &mut Reader) {
             udp.push(("dhcp.proxy-port", SocketAddr::new(any, config.dhcp.proxy_port)));
         }
         if config.dhcp.server_port == config.dhcp.client_port {
-            reader.problem(
-                "dhcp.client-port",
-                "is the same as dhcp.server-port",
-                "give them different ports",
-            );
+            reader.problem("dhcp.client-port", "is the same as dhcp.server-port", "use different ports");
         }
     }
     for listeners in [tcp.as_slice(), udp.as_slice()] {
@@ -172,7 +168,7 @@ fn check_listeners(config: &Config, reader: &mut Reader) {
                 reader.problem(
                     key,
                     format!("{address} clashes with {other}"),
-                    "give each listener its own port",
+                    "use another port for each listener",
                 );
             }
         }
@@ -222,7 +218,7 @@ fn check_images(config: &Config, reader: &mut Reader) {
                 reader.problem(&format!("{key}.reference"), message, remedy);
             }
             ImageSource::Layout { tag: Some(_), digest: Some(_), .. } => {
-                reader.problem(&format!("{key}.digest"), "and tag are both given", "keep one");
+                reader.problem(&format!("{key}.digest"), "and tag are both set", "keep one");
             }
             ImageSource::Registry { .. } | ImageSource::Layout { .. } | ImageSource::Files { .. } => {}
         }

@@ -16,7 +16,7 @@ pub struct Reload {
 /// Compares the configuration in force with a new one.
 pub fn plan_reload(old: &Config, new: &Config) -> Reload {
     let mut config = new.clone();
-    // Bound sockets and one-time objects stay as they are.
+    // Bound sockets and one-time objects are not changed.
     config.site.clone_from(&old.site);
     config.state_directory.clone_from(&old.state_directory);
     config.socket.clone_from(&old.socket);

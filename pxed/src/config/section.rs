@@ -100,7 +100,7 @@ fn source(top: &mut Section<'_>, reader: &mut Reader) -> (SourceConfig, PathBuf)
     section.finish(reader);
     let remedy = "write directory = \"/etc/bedplate/machines.d\", or kubernetes = {}";
     match (reader.is_given("source.directory"), reader.is_given("source.kubernetes")) {
-        (false, false) => reader.problem("source", "says not where Machines come from", remedy),
+        (false, false) => reader.problem("source", "does not name the source of Machines", remedy),
         (true, true) => {
             reader.problem("source.kubernetes", "and source.directory are both given", "keep one");
         }
@@ -314,7 +314,7 @@ fn check_image_form(section: &Section<'_>, reader: &mut Reader) {
         }
         [] => {
             let remedy = "write layout = \"/directory\", reference = \"registry/name@sha256:...\", or kernel and initrd";
-            reader.problem(whole, "says not where the image comes from", remedy);
+            reader.problem(whole, "does not name the source of the image", remedy);
         }
         _ => reader.problem(whole, "has more than one of layout, reference and kernel", "keep one"),
     }

@@ -78,7 +78,7 @@ fn all_mistakes_are_reported_at_once_with_line_and_remedy() {
 fn broken_toml_is_named_with_its_line_beside_other_mistakes() {
     let found =
         mistakes("site = \"lab\nsocket = \"relative\"\n[source]\nkubernetes = {}\n[dhcp]\nmode = \"off\"\n");
-    assert!(found.iter().any(|m| m.starts_with("1: ") && m.ends_with("this is not TOML")), "{found:?}");
+    assert!(found.iter().any(|m| m.starts_with("1: ") && m.ends_with("this is not valid TOML")), "{found:?}");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn empty_file_gets_errors_for_all_required_keys() {
     let found = mistakes("");
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(found[0].starts_with("dhcp.mode: is missing; write mode = "));
-    assert!(found[1].starts_with("source: says not where Machines come from; write directory = "));
+    assert!(found[1].starts_with("source: does not name the source of Machines; write directory = "));
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn contradictions_between_keys_are_found() {
         ("10.7.0.100-10.7.0.199", "10.7.0.1-10.7.0.9", "holds the router 10.7.0.1"),
         ("10.7.0.100-10.7.0.199", "10.7.0.100-10.7.0.255", "broadcast address"),
         ("ranges = [\"", "ranges = [\"10.7.0.90-10.7.0.110\", \"", "overlaps"),
-        ("routers = [\"10.7.0.1\"]", "routers = [\"10.8.0.1\"]", "a router must be reached without a router"),
+        ("routers = [\"10.7.0.1\"]", "routers = [\"10.8.0.1\"]", "use a router inside the network"),
         ("[loaders]", "[[dhcp.subnet]]\nnetwork = \"10.7.0.128/25\"\n[loaders]", "overlaps 10.7.0.0/24"),
         (
             "routers = ",
@@ -142,7 +142,7 @@ fn contradictions_between_keys_are_found() {
             "reference = \"r.example/host:1\"\nlayout = ",
             "has more than one of layout, reference and kernel",
         ),
-        ("layout = \"/var/lib/bedplate/images/host\"", "", "says not where the image comes from"),
+        ("layout = \"/var/lib/bedplate/images/host\"", "", "does not name the source of the image"),
         ("layout = \"/var/lib/bedplate/images/host\"", "reference = \"r.example/host:1\"", "has no digest"),
         ("layout = ", "allow-tag = true\nlayout = ", "has no meaning without reference"),
         ("layout = ", "ca-file = \"/ca\"\nlayout = ", "has no meaning without reference"),

@@ -7,12 +7,12 @@ use std::str::FromStr;
 use ipnet::Ipv4Net;
 use thiserror::Error;
 
-/// The text is not of the form that was asked for; the reader of the configuration says which.
+/// The text does not have the expected form; the reader of the configuration names the form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("not of the expected form")]
 pub struct ParseValueError;
 
-/// A host and a port, as they stand in a URL: `boot.example:8067`, `10.7.0.1:8067`, `[fd00::1]:8067`.
+/// A host and a port, as in a URL: `boot.example:8067`, `10.7.0.1:8067`, `[fd00::1]:8067`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPort {
     /// The host as written in a URL.

@@ -73,7 +73,7 @@ pub enum OpenAuthorityError {
         source: rcgen::Error,
     },
     /// A key or certificate cannot be made.
-    #[error("cannot make the certificate authority")]
+    #[error("cannot create the certificate authority")]
     Make(#[source] rcgen::Error),
 }
 
@@ -94,12 +94,12 @@ pub struct Authority {
 pub struct ServerIdentity {
     /// The certificate (DER).
     pub certificate: Vec<u8>,
-    /// Its key (PKCS#8 DER).
+    /// The key (PKCS#8 DER).
     pub key: Vec<u8>,
 }
 
 impl Authority {
-    /// The authority that lies in `directory`, or a new one. Blocking.
+    /// Opens the authority in `directory`, or creates a new one. Blocking.
     ///
     /// # Errors
     /// [`OpenAuthorityError`].
@@ -143,7 +143,7 @@ impl Authority {
             path: directory.to_owned(),
             source,
         })?;
-        tracing::info!(path = %directory.display(), "certificate authority made");
+        tracing::info!(path = %directory.display(), "certificate authority created");
         Ok(Self { pem, created: created(&directory.join("ca.pem")), issuer: Issuer::new(params, key) })
     }
 
@@ -153,7 +153,7 @@ impl Authority {
         self.created.zip(created(store)).is_none_or(|(authority, store)| store > authority)
     }
 
-    /// Its certificate (PEM).
+    /// The certificate (PEM).
     pub fn pem(&self) -> &str {
         &self.pem
     }

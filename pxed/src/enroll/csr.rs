@@ -24,8 +24,8 @@ pub enum ReadRequestError {
     /// Too large.
     #[error("the request is larger than 16 KiB")]
     TooLarge,
-    /// Not PEM, or not a request.
-    #[error("this is not a certificate signing request (PEM)")]
+    /// The body is not PEM, or not a request.
+    #[error("the body is not a certificate signing request (PEM)")]
     Unreadable,
     /// The signature is not by the key, or the key is of a kind that is not taken.
     #[error("the request cannot be verified")]
@@ -39,7 +39,7 @@ pub enum ReadRequestError {
         machine: MachineName,
     },
     /// The subject names other groups than those of the key, or not all of them.
-    #[error("the request is for other groups (O) than those of its key")]
+    #[error("the groups (O) of the request are not those of its key")]
     Groups(#[source] CheckGroupsError),
 }
 

@@ -16,9 +16,9 @@ use super::csr::{key_digest, uids};
 /// An agent that showed its certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// Its Machine.
+    /// The Machine.
     pub machine: MachineName,
-    /// The Machine's UID when it was enrolled, if the certificate says so.
+    /// The Machine's UID at the enrollment, if the certificate has it.
     pub uid: Option<String>,
     /// From when on the certificate is good: a little before it was made.
     pub not_before: Timestamp,

@@ -30,10 +30,10 @@ pub(super) struct Allowed {
 #[derive(Debug, Error)]
 pub enum AllowKeyError {
     /// No such Machine.
-    #[error("no Machine {0:?} of this site is known here")]
+    #[error("this pxed does not know a Machine {0:?} of this site")]
     NoMachine(String),
     /// The cluster's Machine has the permission.
-    #[error("this pxed belongs to a cluster: its Machine takes the permission")]
+    #[error("this pxed belongs to a cluster; write the permission to the Machine there")]
     UseKubernetesApi,
     /// The store failed.
     #[error("failed to store the permission")]

@@ -57,7 +57,7 @@ impl Caller<'_> {
         let name = self.name();
         match self.service.machines.load().by_name(name) {
             Some(known) => Ok(known.clone()),
-            None => refused(AgentRefusal::MachineGone, format!("Machine {name} is no longer known here")),
+            None => refused(AgentRefusal::MachineGone, format!("this pxed no longer knows Machine {name}")),
         }
     }
 

@@ -22,7 +22,7 @@ pub enum Asked {
     Renewal,
     /// To take a report: a heartbeat, twice a minute.
     Report,
-    /// To take how the node stands: once in 5 s.
+    /// Interval between reports of the node's state: 5 s.
     Node,
     /// To take how an operation goes: what people have asked of the host.
     Operation,
@@ -73,13 +73,13 @@ pub(super) fn admit(
         tracing::debug!(%machine, ?asked, "rate limit of a host exceeded");
         Refused {
             reason: AgentRefusal::RateLimited,
-            message: format!("Machine {machine} asks too often: again in {} s", seconds(wait)),
+            message: format!("Machine {machine} sends too many requests; retry in {} s", seconds(wait)),
             after: Some(wait),
         }
     })
 }
 
-/// Whole seconds, and never none: what `Retry-After` can say.
+/// Whole seconds, at least one, for `Retry-After`.
 pub(super) fn seconds(wait: Duration) -> u64 {
     u64::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u64::MAX).max(1)
 }

@@ -1,5 +1,5 @@
-//! Pure: what is kept of an agent's report, field by field: no more than the Machine's definition takes, and of what it
-//! leaves open, no more than a person would read. Longer texts are cut: a report is not refused for the length of a name.
+//! Pure: the stored part of an agent's report, field by field: no more than the Machine's definition accepts, and of what it
+//! leaves open, no more than a user would read. Longer texts are cut: a report is not refused for the length of a name.
 //!
 //! Called by `service` and `standalone`.
 

@@ -81,7 +81,7 @@ pub async fn serve(
     .await;
 }
 
-/// The TLS handshake; `None`: there is no speaking with this client, and the log says why.
+/// Performs the TLS handshake. `None`: it failed, and the log has the cause.
 async fn secure(
     accepted: Accepted<TcpListener>,
     configurations: &Configurations,
@@ -147,10 +147,10 @@ async fn decide(
     }
     let path = parts.uri.path();
     if !PATHS.contains(&path) {
-        return refused(AgentRefusal::UnknownPath, "there is nothing under this path");
+        return refused(AgentRefusal::UnknownPath, "this path does not exist");
     }
     if parts.method != Method::POST {
-        return refused(AgentRefusal::MethodNotAllowed, "this resource takes POST");
+        return refused(AgentRefusal::MethodNotAllowed, "use POST for this path");
     }
     if path == "/v1/enroll" {
         let asked = read_up_to(MAX_ENROLL_BYTES, body).await?;
@@ -169,7 +169,7 @@ async fn decide(
             let asked = read(body).await?;
             let answer = tokio::select! {
                 answer = service.plane.watch(caller(identity), asked) => answer?,
-                // pxed is stopping: the answer comes after the restart.
+                // pxed is stopping: the request is answered after the restart.
                 () = end.cancelled() => WatchResponse::Same,
             };
             Ok(json(StatusCode::OK, &answer))
@@ -190,7 +190,7 @@ async fn decide(
             Ok(empty())
         }
         (_, None) => {
-            refused(AgentRefusal::NoClientCertificate, "this needs the certificate that an enrollment gave")
+            refused(AgentRefusal::NoClientCertificate, "this path needs the certificate of an enrollment")
         }
     }
 }
@@ -200,7 +200,7 @@ fn check_validity(identity: &Identity, now: Timestamp) -> Result<(), Refused> {
     if now <= identity.not_after {
         return Ok(());
     }
-    let message = format!("the certificate expired at {}: boot the host again", identity.not_after);
+    let message = format!("the certificate expired at {}; boot the host again", identity.not_after);
     refused(AgentRefusal::CertificateExpired, message)
 }
 
@@ -213,15 +213,15 @@ async fn read_up_to<T: DeserializeOwned>(bytes: usize, body: Incoming) -> Result
     let bytes = match collected {
         Ok(Ok(collected)) => collected.to_bytes(),
         Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
-            let message = format!("this body has at most {} KiB", bytes >> 10);
+            let message = format!("the body is larger than {} KiB", bytes >> 10);
             return refused(AgentRefusal::BodyTooLarge, message);
         }
-        Ok(Err(_)) => return refused(AgentRefusal::InvalidBody, "the body did not arrive whole"),
-        Err(_) => return refused(AgentRefusal::BodyTooSlow, "the body took too long"),
+        Ok(Err(_)) => return refused(AgentRefusal::InvalidBody, "the body is incomplete"),
+        Err(_) => return refused(AgentRefusal::BodyTooSlow, "the body did not arrive in time"),
     };
     // The text of an invalid body may contain a token, so only the position of the error is reported.
     serde_json::from_slice(&bytes).or_else(|error| {
-        let message = format!("not what this takes: line {}, column {}", error.line(), error.column());
+        let message = format!("the body is invalid: line {}, column {}", error.line(), error.column());
         refused(AgentRefusal::InvalidBody, message)
     })
 }

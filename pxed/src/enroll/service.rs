@@ -108,7 +108,7 @@ impl Service {
         now: Timestamp,
     ) -> Result<(Enrollment, EnrollResponse), Refused> {
         let (seeds, boot) = (self.boots.seeds(), request.boot_id);
-        // The token comes first: a request costs its client nothing, and pxed the verification of a signature.
+        // The token is checked first: a request is cheap for its client, and a signature is expensive for pxed.
         let seed = seeds.check(boot, &request.token, now);
         let seed = seed.or_else(|error| self.bad_token(boot, peer, &error))?;
         let csr = CertificateRequest::read(&request.csr_pem).or_else(|error| bad_request(&error))?;
@@ -116,7 +116,7 @@ impl Service {
         let Owner::Machine { name, uid } = seed.owner.clone() else {
             return refused(
                 AgentRefusal::UnknownMachine,
-                "an unknown machine cannot enroll: make a Machine of its MAC address and boot it again",
+                "an unknown machine cannot enroll; create a Machine with its MAC address, then boot it again",
             );
         };
         // Counted after the token was verified, so that a client without it cannot use up the allowance.
@@ -211,7 +211,7 @@ impl Service {
         tell_heard(&self.registry, &self.heard, known, now);
     }
 
-    /// A host that pxed did not boot is enrolled: no boot's timeline says so.
+    /// Records the enrollment of a host that pxed did not boot: no timeline of a boot shows it.
     fn enrolled_by_hand(&self, name: &MachineName, now: Timestamp) {
         if self.machines.load().netbooted(name).is_some() {
             return;
@@ -254,7 +254,7 @@ impl Service {
         if csr.key != identity.key {
             return refused(
                 AgentRefusal::KeyMismatch,
-                "a certificate is renewed for the key that it has; a new key needs a new boot",
+                "a certificate is renewed only for its own key; boot the host again to enroll another key",
             );
         }
         csr.check_subject((name, &uid), self.signer.needs_whole_subject())
@@ -346,7 +346,7 @@ impl Service {
     /// Lets an agent that showed its certificate ask for what is under this path.
     ///
     /// # Errors
-    /// It asks too often.
+    /// The agent sends too many requests.
     pub fn admit(&self, identity: &Identity, path: &str) -> Result<(), Refused> {
         rate_limit::admit(&self.paces, (&identity.machine, &identity.key), Asked::by(path))
     }
@@ -372,8 +372,7 @@ impl Service {
     }
 
     pub(super) fn machine_gone<T>(&self, name: &MachineName) -> Result<T, Refused> {
-        let message =
-            format!("Machine {name} is no longer known here, or was re-created: boot the host again");
+        let message = format!("Machine {name} was deleted or re-created; boot the host again");
         refused(AgentRefusal::MachineGone, message)
     }
 
@@ -412,7 +411,7 @@ impl Service {
             agent.version = Some(version);
             agent.last_heartbeat_time = Some(Time(now));
             if let Some(mut hardware) = hardware {
-                // The BMC is pxed's own to tell.
+                // Only pxed reports the BMC.
                 hardware.bmc = status.hardware.take().and_then(|before| before.bmc);
                 status.hardware = Some(hardware);
             }
@@ -445,5 +444,5 @@ fn bad_request<T>(error: &ReadRequestError) -> Result<T, Refused> {
 
 pub(super) fn store_failed<T>(name: &MachineName, error: &crate::store::StoreError) -> Result<T, Refused> {
     tracing::error!(machine = %name, error = chain(error), "store failed during enrollment");
-    refused(AgentRefusal::StoreFailed, "pxed cannot write to its store: see its log")
+    refused(AgentRefusal::StoreFailed, "pxed cannot write to its store; see its log")
 }

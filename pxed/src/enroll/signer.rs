@@ -44,10 +44,10 @@ pub enum Expected {
 #[derive(Debug, Error)]
 pub enum SignError {
     /// The certificate cannot be made.
-    #[error("the certificate cannot be made")]
+    #[error("the certificate cannot be created")]
     Make(#[source] rcgen::Error),
     /// The API server did not answer as it should.
-    #[error("the cluster's signer cannot be asked")]
+    #[error("the signer of the cluster is unavailable")]
     Cluster(#[source] Box<kube::Error>),
     /// Another key is in force.
     #[error("another key is in force for Machine {0}")]
@@ -76,7 +76,7 @@ pub trait Signer: Send + Sync + 'static {
         certificate: String,
     ) -> BoxFuture<'a, Result<Signed, SignError>>;
 
-    /// Returns true if the request's subject is used as it is.
+    /// Returns true if the subject of the request is used unchanged.
     fn needs_whole_subject(&self) -> bool;
 
     /// The API server that the certificate is good for.

@@ -43,9 +43,9 @@ pub(super) struct Candidate<'a> {
 
 /// Decision about a key.
 pub(super) enum Admission {
-    /// It may.
+    /// The host may enroll.
     Now(Former),
-    /// Its host must wait, with this answer.
+    /// The host must wait, with this answer.
     Later(Enrollment, EnrollResponse),
 }
 
@@ -80,7 +80,7 @@ impl Service {
             return Ok(Admission::Now(former));
         }
         let time = enrolled.as_ref().map_or(Timestamp::MIN, |enrolled| enrolled.time);
-        // Another pxed's store does not know that this token has ended. A time of the future says nothing: the clock was set back.
+        // The store of another pxed does not know that this token is used up. A time in the future is ignored: the clock was set back.
         if candidate.seed.time < time && time <= now {
             return self.bad_token(candidate.boot, candidate.peer, &CheckTokenError::Superseded);
         }
@@ -170,18 +170,18 @@ fn message(
     };
     let (deaf, after) = match evidence.interruption(now) {
         Some((since, None)) => (
-            format!("; pxed could not hear since {}", second(since)),
-            format!("{} s after pxed hears again", evidence.listen_for.as_secs()),
+            format!("; pxed has not listened since {}", second(since)),
+            format!("{} s after pxed listens again", evidence.listen_for.as_secs()),
         ),
         Some((since, Some(end))) => {
-            let deaf = format!("; pxed could not hear from {} to {}", second(since), second(end));
+            let deaf = format!("; pxed did not listen from {} to {}", second(since), second(end));
             (deaf, format!("after {}", second(until)))
         }
         None => (String::new(), format!("after {}", second(until))),
     };
     format!(
-        "host at {peer} (boot {boot}) asks to enroll with a new key and waits: {heard}{deaf}; the new \
-         key is accepted {after} if the key in force says nothing more; if the host was replaced or reinstalled, run \
-         `bedplate machine re-enroll {name} --boot {boot}`, otherwise find out whose host it is"
+        "host at {peer} (boot {boot}) asks to enroll with a new key and waits: {heard}{deaf}; the new key is \
+         accepted {after} if the key in force is not heard again; if the host was replaced or reinstalled, \
+         run `bedplate machine re-enroll {name} --boot {boot}`, otherwise identify that host"
     )
 }

@@ -368,7 +368,11 @@ async fn certificate_of_earlier_machine_is_refused_with_current_key() {
     let report = serde_json::json!({ "agentVersion": "0.1.0", "kernelBootId": "k", "addresses": [] });
     let forget = || agents.rig.store.delete(crate::store::Table::Certificates, b"machine/node1");
     forget().await.unwrap();
-    assert_eq!(agents.post(&former, "/v1/report", &report).await.0, 204, "a lost store alone refuses nobody");
+    assert_eq!(
+        agents.post(&former, "/v1/report", &report).await.0,
+        204,
+        "a lost store alone refuses no host"
+    );
     let mut anew = crate::http::tests::machine("node1", &plain());
     anew.metadata.uid = Some("u2".to_owned());
     agents.rig.machines.store(Snapshot::build(&"default".parse().unwrap(), [anew]));
@@ -557,7 +561,7 @@ fn agents_get_an_api_server_address_that_they_reach() {
     assert_eq!(
         crate::cluster::client::endpoint(&config, None),
         None,
-        "without an authority nobody could believe it"
+        "hosts cannot verify pxed without an authority"
     );
     config.root_cert = Some(vec![vec![1, 2, 3]]);
     let server = |advertise| crate::cluster::client::endpoint(&config, advertise).unwrap().server;

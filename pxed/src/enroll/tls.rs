@@ -29,7 +29,7 @@ const MAX_ADDRESSES: usize = 256;
 #[derive(Debug, Error)]
 pub enum MakeConfigError {
     /// The certificate.
-    #[error("the listener's certificate cannot be made")]
+    #[error("the certificate of the listener cannot be created")]
     Certificate(#[source] rcgen::Error),
     /// TLS itself.
     #[error("the listener's TLS cannot be set up")]

@@ -17,13 +17,13 @@ use crate::netboot::dhcp::Urls;
 #[derive(Debug, Error)]
 pub enum IssueTokenError {
     /// No such Machine.
-    #[error("no Machine {0:?} of this site is known here")]
+    #[error("this pxed does not know a Machine {0:?} of this site")]
     NoMachine(String),
-    /// It gets its token in another way.
+    /// The host gets its token when it boots.
     #[error("Machine {0} is of provider pxe; its host gets its token when it boots from the network")]
     Netbooted(MachineName),
-    /// It cannot be kept.
-    #[error("no token can be made")]
+    /// The token cannot be stored.
+    #[error("the token cannot be created")]
     Seed(#[from] TakeSeedError),
 }
 
@@ -43,7 +43,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// A new token for the Machine of this name. Endpoints are named only where the configuration says how hosts reach us.
+    /// Creates a token for the Machine of this name. Endpoints are set only if the configuration names the addresses of pxed.
     ///
     /// # Errors
     /// [`IssueTokenError`].

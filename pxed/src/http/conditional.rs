@@ -11,7 +11,7 @@ pub enum Part {
     Whole,
     /// These bytes: 206.
     Bytes(Range<u64>),
-    /// The client has it: 304.
+    /// The client has the content: 304.
     NotModified,
     /// There are no such bytes: 416.
     Unsatisfiable,

@@ -38,13 +38,13 @@ pub(super) struct Asked<'a> {
 impl Asked<'_> {
     fn conditions(&self) -> Conditions<'_> {
         let text = |name: HeaderName| self.headers.get(name).and_then(|value| value.to_str().ok());
-        // Ranges are for GET only: HEAD tells of the whole (RFC 9110, 14.2).
+        // Ranges are for GET only: HEAD describes the whole content (RFC 9110, 14.2).
         let range = text(RANGE).filter(|_| !self.head);
         Conditions { if_none_match: text(IF_NONE_MATCH), if_range: text(IF_RANGE), range }
     }
 }
 
-/// The Machine as it is now; `Err`: it is gone, or is another one under the same name.
+/// Returns the current Machine. `Err`: it was deleted, or re-created under the same name.
 pub(super) fn subject_of(
     routes: &Routes,
     record: &Record,
@@ -57,7 +57,7 @@ pub(super) fn subject_of(
             }
             Some(_) | None => Err(Box::new(refuse(
                 BootRefusal::MachineGone,
-                "the Machine of this boot is no longer known here",
+                "this pxed no longer knows the Machine of this boot",
             ))),
         },
     }
@@ -203,7 +203,7 @@ pub(super) async fn blob(
     });
     let file = match opened.await {
         Ok(Ok((file, size))) if size == blob.size => file,
-        Ok(Ok(_)) => return missing(&record, &image, "has another size than its manifest says"),
+        Ok(Ok(_)) => return missing(&record, &image, "does not have the size that its manifest names"),
         Ok(Err(error)) => return missing(&record, &image, &error.to_string()),
         Err(_) => return missing(&record, &image, "could not be opened"),
     };
@@ -228,15 +228,16 @@ pub(super) async fn blob(
 
 fn too_many(record: &Record) -> Response<Payload> {
     tracing::debug!(boot = %record.id.public_id(), "further root image stream of a boot refused");
-    let message =
-        format!("this boot already receives its root image {PER_BOOT} times: end one, or come later");
+    let message = format!(
+        "this boot already receives its root image {PER_BOOT} times; end one transfer, or retry later"
+    );
     refuse_for(5, BootRefusal::TooManyStreams, &message)
 }
 
 fn missing(record: &Record, image: &Image, problem: &str) -> Response<Payload> {
     let boot = record.id.public_id();
     tracing::error!(%boot, image = %image.name, problem, "failed to read a blob of an image");
-    refuse(BootRefusal::ImageUnreadable, "a part of the image cannot be read here: see pxed's log")
+    refuse(BootRefusal::ImageUnreadable, "pxed cannot read a part of the image; see its log")
 }
 
 #[derive(Clone, Copy)]
@@ -260,7 +261,7 @@ fn send(
         Part::NotModified => (StatusCode::NOT_MODIFIED, 0..0),
         Part::Unsatisfiable => {
             let mut response =
-                refuse(BootRefusal::RangeNotSatisfiable, &format!("there are {} bytes", of.size));
+                refuse(BootRefusal::RangeNotSatisfiable, &format!("the file has {} bytes", of.size));
             insert(response.headers_mut(), CONTENT_RANGE, &format!("bytes */{}", of.size));
             return response;
         }

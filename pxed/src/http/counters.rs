@@ -38,7 +38,7 @@ labels! {
         Success => "2xx",
         /// 304.
         Redirection => "3xx",
-        /// Refused: the request's fault, or its time is over.
+        /// Refused: an invalid request, or an expired boot.
         ClientError => "4xx",
         /// Held, or our fault.
         ServerError => "5xx",
@@ -48,9 +48,9 @@ labels! {
 labels! {
     /// Result of a request for a seed.
     pub enum SeedAnswer {
-        /// It went out.
+        /// The seed was issued.
         Given => "issued",
-        /// It had gone out before.
+        /// The seed had already been issued.
         Again => "requested_again",
         /// The machine is held: no image for it yet.
         Held => "blocked",
@@ -58,7 +58,7 @@ labels! {
         WrongAddress => "wrong_address",
         /// The boot's Machine is gone.
         Gone => "machine_deleted",
-        /// It could not be made or marked.
+        /// The seed could not be created or recorded.
         Failed => "failed",
     }
 }

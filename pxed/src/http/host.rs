@@ -19,7 +19,7 @@ pub fn check(version: Version, headers: &HeaderMap) -> Result<(), &'static str> 
     match (values.next(), values.next()) {
         (None, _) if version < Version::HTTP_11 => Ok(()),
         (None, _) => Err("an HTTP/1.1 request needs a Host field"),
-        (Some(_), Some(_)) => Err("a request has one Host field"),
+        (Some(_), Some(_)) => Err("the request has several Host fields"),
         (Some(value), None) if is_valid(value.as_bytes()) => Ok(()),
         (Some(_), None) => Err("the Host field is not a host with an optional port"),
     }

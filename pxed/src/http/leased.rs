@@ -90,8 +90,8 @@ pub(super) fn bar(
         let boot = record.id.public_id();
         tracing::warn!(machine = %name, %boot, peer = %peer.address, omitted, "boot refused, address is not leased to its machine");
     }
-    let message = "this boot is given only to the address that pxed leased to its machine; if address translation is \
-                   between them, set http.require-leased-address = false in pxed.toml";
+    let message = "this boot is served only to the address that pxed leased to its machine; with address \
+                   translation in between, set http.require-leased-address = false in pxed.toml";
     Some(refuse(BootRefusal::AddressNotLeased, message))
 }
 

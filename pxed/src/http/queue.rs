@@ -42,7 +42,7 @@ const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 pub struct Client {
     /// Owner of its boot.
     pub owner: Owner,
-    /// Its address.
+    /// The address.
     pub address: IpAddr,
 }
 
@@ -327,7 +327,7 @@ pub(super) mod tests {
             pass(1).await;
             sending(&mut others);
             assert_eq!((sending(&mut others), sending(&mut places)), (56, 8), "an eighth stays");
-            // Further clients come in their turn, and none of the eight is lost.
+            // Further clients are served in turn, and none of the eight is lost.
             let mut last = vec![queue.enter(client(2000, 2000))];
             take_all(&places);
             take_all(&others);

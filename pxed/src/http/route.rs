@@ -69,7 +69,7 @@ pub struct Routes {
 /// The other end of a connection.
 #[derive(Clone)]
 pub struct Peer {
-    /// Its address: for the log, the bar of `leased`, and for limits that protect other clients. It is not an identity.
+    /// The address: for the log, the bar of `leased`, and for limits that protect other clients. It is not an identity.
     pub address: IpAddr,
     /// Receivers of the completion of a body.
     pub completions: Arc<Completions>,
@@ -106,7 +106,7 @@ where
 {
     let now = Timestamp::now();
     let Some(found) = found else {
-        return refuse(BootRefusal::UnknownPath, "there is nothing under this path");
+        return refuse(BootRefusal::UnknownPath, "this path does not exist");
     };
     let allowed: &[Method] = match found.what {
         What::Stage => &[Method::POST],
@@ -122,7 +122,7 @@ where
         tracing::debug!(boot = %found.id.public_id(), peer = %peer.address, "request for an unknown boot");
         return refuse(
             BootRefusal::UnknownBoot,
-            "no boot has this id, or its time is over: a new DHCP transaction opens a new one",
+            "this boot does not exist or has expired; a new DHCP transaction opens a new boot",
         );
     };
     if let Some(refusal) = leased::bar(routes, &boot.record(), &found.what, peer) {
@@ -150,7 +150,7 @@ fn bad_host(message: &str) -> Response<Payload> {
 
 fn method_not_allowed(allowed: &[Method]) -> Response<Payload> {
     let names = allowed.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
-    let mut response = refuse(BootRefusal::MethodNotAllowed, &format!("this resource takes {names}"));
+    let mut response = refuse(BootRefusal::MethodNotAllowed, &format!("use {names} for this path"));
     if let Ok(value) = HeaderValue::from_str(&names) {
         response.headers_mut().insert(ALLOW, value);
     }

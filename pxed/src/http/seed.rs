@@ -50,7 +50,7 @@ fn outdated(routes: &Routes, record: &Record, subject: &Subject) -> Option<(Seed
         matches!(routes.machines.load().by_mac(mac), Found::One(known) if known.name == subject.name);
     if !is_own || !subject.netboot.contains(&mac) {
         let message =
-            format!("Machine {} no longer netboots from {mac} alone: boot the host again", subject.name);
+            format!("Machine {} no longer netboots from {mac} alone; boot the host again", subject.name);
         return Some((SeedAnswer::Gone, refuse(BootRefusal::UnknownBoot, &message)));
     }
     if subject.paused {
@@ -83,12 +83,12 @@ async fn take(
         Ok(token) => token,
         Err(TakeSeedError::Taken) => {
             routes.boots.seed_asked_again(&record, peer.address, now);
-            let message = "the seed of this boot has gone out: a new DHCP transaction opens a new boot";
+            let message = "the seed of this boot was already issued; a new DHCP transaction opens a new boot";
             return (SeedAnswer::Again, refuse(BootRefusal::SeedAlreadyIssued, message));
         }
         Err(error @ (TakeSeedError::Store(_) | TakeSeedError::Random)) => {
             tracing::error!(boot = %record.id.public_id(), error = chain(&error), "failed to issue a seed");
-            let message = "the seed cannot be given now: see pxed's log";
+            let message = "pxed failed to issue the seed; see its log";
             let refusal = refuse(BootRefusal::SeedUnavailable, message);
             return (SeedAnswer::Failed, refusal);
         }

@@ -32,7 +32,7 @@ where
     B::Error: std::fmt::Display,
 {
     if routes.reports.take(record.id, REPORTS, Instant::now()).is_err() {
-        let message = "this boot has reported too often: come later";
+        let message = "this boot has sent too many reports; retry later";
         return refuse_for(REPORTS.each.as_secs(), BootRefusal::RateLimited, message);
     }
     let body = std::pin::pin!(body);
@@ -66,7 +66,7 @@ where
         (stage, _) => {
             return refuse(
                 BootRefusal::StageNotReported,
-                &format!("stage {} is seen by pxed itself and not reported", stage.label()),
+                &format!("stage {} is observed by pxed; hosts do not report it", stage.label()),
             );
         }
     }
@@ -84,10 +84,8 @@ where
     match Limited::new(body, MAX_BODY).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-            Err(refuse(BootRefusal::BodyTooLarge, "a report has at most 16 KiB"))
+            Err(refuse(BootRefusal::BodyTooLarge, "the report is larger than 16 KiB"))
         }
-        Err(error) => {
-            Err(refuse(BootRefusal::InvalidBody, &format!("the report did not arrive whole: {error}")))
-        }
+        Err(error) => Err(refuse(BootRefusal::InvalidBody, &format!("the report is incomplete: {error}"))),
     }
 }

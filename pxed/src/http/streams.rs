@@ -26,7 +26,7 @@ pub struct Stream {
 }
 
 impl Streams {
-    /// A place, if the boot has not taken all of its own.
+    /// Takes a place, if the boot has a free one.
     pub fn take(self: &Arc<Self>, boot: BootId) -> Option<Stream> {
         let mut by_boot = self.by_boot.lock();
         let taken = by_boot.get(&boot).copied().unwrap_or_default();

@@ -485,7 +485,9 @@ async fn a_machine_is_held_with_what_is_awaited_until_it_may_boot() {
     spec["paused"] = false.into();
     spec["pxe"]["image"] = serde_json::json!({ "name": "other" });
     rig.set_machine(&spec);
-    assert!(rig.ask(Method::GET, &path, &[]).await.text().contains("held: image other could not be fetched"));
+    assert!(
+        rig.ask(Method::GET, &path, &[]).await.text().contains("held: failed to fetch image other, retrying")
+    );
     rig.set_machine(&plain());
     assert!(rig.ask(Method::GET, &path, &[]).await.text().contains(&format!("/b/{id}/kernel")));
 }
@@ -503,7 +505,7 @@ async fn machine_of_another_architecture_is_held_and_its_condition_says_so() {
         Some(Platform::UefiX64)
     );
     let held = rig.ask(Method::GET, &format!("/b/{id}/script.ipxe"), &[]).await;
-    let awaited = "image host is for arm64, and the machine is amd64 (UEFI x64)";
+    let awaited = "image host is for arm64, but the machine is amd64 (UEFI x64)";
     assert!(held.text().contains(&format!("held: {awaited}")), "{}", held.text());
     assert_eq!(rig.ask(Method::GET, &format!("/b/{id}/kernel"), &[]).await.reason(), "Held");
     rig.boots().flush(Timestamp::now());

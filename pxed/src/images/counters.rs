@@ -10,9 +10,9 @@ labels! {
     pub enum Fetch {
         /// The image was not here, or is another than before.
         Fetched => "fetched",
-        /// Its source still has the same.
+        /// The source has the same image.
         Unchanged => "unchanged",
-        /// It will be tried again.
+        /// The fetch failed and is repeated.
         Failed => "failed",
     }
 }

@@ -26,13 +26,13 @@ pub struct DiscoveredMachine {
     /// Machine identifier, if it gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<Uuid>,
-    /// Architectures that it said it has (DHCP option 93).
+    /// Reported architectures (DHCP option 93).
     pub architectures: Vec<u16>,
     /// Name that the client states for itself (DHCP option 60).
     pub vendor_class: String,
-    /// When it asked first.
+    /// Time at which it asked first.
     pub first_seen: Timestamp,
-    /// When it asked last.
+    /// Time at which it asked last.
     pub last_seen: Timestamp,
 }
 
@@ -53,7 +53,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Machines {
     kept: BTreeMap<MacAddress, Kept>,
-    /// When each was seen last.
+    /// Time at which each was seen last.
     seen: BTreeSet<(Timestamp, MacAddress)>,
 }
 
@@ -77,7 +77,7 @@ impl Machines {
 #[derive(Debug, Clone)]
 struct Kept {
     machine: DiscoveredMachine,
-    /// When it was given to the store; none if the store had no room for it.
+    /// Time at which it was given to the store; none if the store had no room for it.
     written: Option<Timestamp>,
 }
 
@@ -124,7 +124,7 @@ impl Discovered {
                     kept.written = None;
                 }
             }
-            Err(_) => tracing::debug!(mac = %query.mac, "discovered machine not kept: the store is closed"),
+            Err(_) => tracing::debug!(mac = %query.mac, "discovered machine not stored, the store is closed"),
         }
     }
 

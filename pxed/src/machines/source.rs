@@ -47,7 +47,7 @@ pub struct SourcedOperation {
 }
 
 impl SourcedOperation {
-    /// File and line, for people.
+    /// File and line, for users.
     pub fn place(&self) -> String {
         format!("{}:{}", self.origin, self.line)
     }
@@ -65,7 +65,7 @@ pub struct SourcedConfiguration {
 }
 
 impl SourcedConfiguration {
-    /// File and line, for people.
+    /// File and line, for users.
     pub fn place(&self) -> String {
         format!("{}:{}", self.origin, self.line)
     }
@@ -76,7 +76,7 @@ impl SourcedConfiguration {
 pub struct Beside {
     /// The operations.
     pub operations: Vec<SourcedOperation>,
-    /// The configurations; two of one name if that stands in two places.
+    /// The configurations. A name occurs twice if two manifests define it.
     pub configurations: Vec<SourcedConfiguration>,
     /// True if the set is complete: false while a file has an error and was never read successfully by this process,
     /// so that its content is unknown.
@@ -112,7 +112,7 @@ pub enum Update {
         machines: Vec<Sourced>,
         /// Other objects next to the Machines.
         beside: Beside,
-        /// One line each, for people.
+        /// One line each, for users.
         problems: Vec<String>,
     },
     /// The source cannot be asked now; what is known stays in force.

@@ -63,7 +63,7 @@ impl Urls {
     }
 }
 
-/// A Machine as the policy needs it. Without an image of its own and without a default, the name says so.
+/// Converts a Machine for the policy. Without its own image and without a default, the image name states that.
 pub fn subject(known: &KnownMachine, default_image: Option<&str>) -> Subject {
     let pxe = known.machine.spec.pxe.as_ref();
     let named = pxe.and_then(|pxe| pxe.image.as_ref());

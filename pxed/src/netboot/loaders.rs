@@ -1,6 +1,6 @@
 //! The boot loaders: read whole into memory at start and at SIGHUP, served by TFTP and HTTP.
 //!
-//! Which are missing, and which Debian package has them, is a value for readiness and `pxed check`.
+//! The missing loaders, and the Debian packages that provide them, are a value for readiness and `pxed check`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ const MAX_BYTES: u64 = 64 << 20;
 pub struct Loader {
     /// The file.
     pub bytes: Bytes,
-    /// Its digest.
+    /// The digest.
     pub digest: Digest,
 }
 
@@ -95,7 +95,7 @@ fn read(path: &Path) -> Result<Loader, String> {
     let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
             let package = path.file_name().and_then(|n| n.to_str()).map_or("ipxe", debian_package);
-            format!("{} is not there; Debian's package {package} has it", path.display())
+            format!("{} does not exist; Debian's package {package} provides it", path.display())
         }
         _ => format!("{}: {error}", path.display()),
     })?;

@@ -15,9 +15,9 @@ use crate::reason_label::ReasonLabel;
 labels! {
     /// Result of an operation.
     pub enum OperationResult {
-        /// It was done.
+        /// The operation was carried out.
         Complete => "complete",
-        /// It was not done, or its success is not known.
+        /// The operation was not carried out, or its result is not known.
         Failed => "failed",
     }
 }

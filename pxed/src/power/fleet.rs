@@ -1,4 +1,4 @@
-//! All machines of a site: which workers run, and what several machines share.
+//! All machines of a site: the running workers, and state that several machines share.
 
 pub(crate) mod assignment;
 pub(crate) mod deleted_machines;

@@ -17,7 +17,7 @@ pub fn is_finished(operation: &MachineOperation) -> bool {
     matches!(state, Some(OperationState::Complete | OperationState::Failed))
 }
 
-/// When an operation was made, and its name: the order in which they are shown.
+/// Time at which an operation was made, and its name: the order in which they are shown.
 pub(crate) fn age(operation: &MachineOperation) -> (Option<Timestamp>, &str) {
     let made = operation.metadata.creation_timestamp.as_ref().map(|time| time.0);
     (made, operation.metadata.name.as_deref().unwrap_or_default())

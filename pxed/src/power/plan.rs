@@ -40,9 +40,9 @@ const POWER_OFF_REPEAT_DELAY: SignedDuration = SignedDuration::from_secs(30);
 /// Requests that were sent to a departing machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Departure {
-    /// When its operating system was asked to shut down.
+    /// Time at which its operating system was asked to shut down.
     pub asked: Option<Timestamp>,
-    /// When it was forced off.
+    /// Time at which it was forced off.
     pub forced: Option<Timestamp>,
     /// The BMC cannot ask its operating system.
     pub no_graceful: bool,
@@ -57,11 +57,11 @@ pub struct Observed<'a> {
     pub reading: Option<Reading>,
     /// Power in the status: the last action, attempts.
     pub power: Option<&'a PowerStatus>,
-    /// When the latest boot began that has come to the host's user space.
+    /// Start of the latest boot that has reached the host's user space.
     pub up: Option<Timestamp>,
     /// Start of the latest boot in which the Machine's agent enrolled. No other client can report that.
     pub enrolled: Option<Timestamp>,
-    /// Time at which the BMC said Off last.
+    /// Time at which the BMC last reported Off.
     pub seen_off: Option<Timestamp>,
     /// True if the machine took the seed of its latest boot, or if its agent has enrolled at some time. Packets alone
     /// do not prove a boot.
@@ -109,9 +109,9 @@ pub enum Leave {
     Operation,
     /// The power state is not known.
     PowerStateUnknown,
-    /// It runs.
+    /// The machine is on.
     Running {
-        /// It has stayed up.
+        /// The machine has stayed on.
         settled: bool,
     },
     /// A user switched on a machine that was held off.
@@ -121,7 +121,7 @@ pub enum Leave {
     },
     /// The machine has run since before pxed knew it.
     FoundRunning(Takeover),
-    /// On its way on or off, or the BMC tells an old state.
+    /// The power is changing, or the BMC reports an old state.
     Changing,
     /// `powerPolicy: Unmanaged`, or a provider other than `pxe`.
     Unmanaged,
@@ -132,7 +132,7 @@ pub enum Leave {
         /// Then.
         until: Timestamp,
     },
-    /// It was switched on often enough.
+    /// The power-on attempts are exhausted.
     Exhausted,
     /// No claim holds the host, and `powerPolicy` is `OnClaim`.
     AwaitsClaim {
@@ -144,11 +144,11 @@ pub enum Leave {
         /// Deadline of the shutdown.
         until: Timestamp,
     },
-    /// It goes, and its power is left as it is.
+    /// The Machine is deleted, and its power is not changed.
     Retained,
     /// Departing machine whose power state is unknown.
     DepartureAwaited,
-    /// It goes, and has time to shut down.
+    /// The Machine is deleted, and its host has time to shut down.
     ShuttingDown {
         /// Time at which it ends.
         until: Timestamp,
@@ -164,18 +164,18 @@ pub enum Plan {
     PowerOn {
         /// From where it boots.
         boot: BootSource,
-        /// Which attempt this is.
+        /// Number of the attempt.
         attempt: i32,
         /// The next one is not before.
         next: Timestamp,
     },
     /// The machine runs, and a token allows pxed to switch it off once and on again from the network.
     TakeOver,
-    /// It goes, and is switched off.
+    /// Power the machine off: the Machine is deleted.
     PowerOff(PowerRequest),
     /// No claim holds the host, and it is switched off.
     PowerOffIdle(PowerRequest),
-    /// It is off, and may go.
+    /// Release the Machine: the machine is off.
     Depart,
 }
 
@@ -187,7 +187,7 @@ impl fmt::Display for Plan {
             Self::TakeOver => f.write_str("force off once, for the takeover"),
             Self::PowerOff(request) => write!(f, "{request}, it is deleted"),
             Self::PowerOffIdle(request) => write!(f, "{request}, no claim holds the host"),
-            Self::Depart => f.write_str("let it go, it is off"),
+            Self::Depart => f.write_str("release it, it is off"),
         }
     }
 }
@@ -288,7 +288,7 @@ fn plan_on(observed: &Observed<'_>) -> Plan {
 /// Pauses between two attempts to power on.
 const POWER_ON_BACKOFF: Backoff = Backoff::new(Duration::from_secs(60), Duration::from_secs(16 * 60));
 
-/// Returns the pause between this attempt and the next one. It has no jitter: `status` tells the time of the next attempt.
+/// Returns the pause between this attempt and the next one. It has no jitter: `status` shows the time of the next attempt.
 fn pause_after(attempt: i32) -> SignedDuration {
     let pause = POWER_ON_BACKOFF.delay(u32::try_from(attempt).unwrap_or(0), NO_JITTER);
     SignedDuration::try_from(pause).unwrap_or(SignedDuration::MAX)
@@ -327,7 +327,7 @@ fn next_power_off(now: Timestamp, departure: &Departure) -> Result<PowerRequest,
     }
 }
 
-/// Adds the graceful power-off that a pxed which led before has requested: the status has it.
+/// Adds the graceful power-off that the previous power leader requested: the status has it.
 fn with_last_action(observed: &Observed<'_>, departure: &Departure) -> Departure {
     let last = observed.power.and_then(|power| power.last_action.as_ref());
     let asked = last.filter(|last| last.action == PowerActionKind::GracefulPowerOff);
@@ -791,7 +791,7 @@ mod tests {
             (Plan::Leave(Leave::Paused), "leave as it is: Paused"),
             (Plan::TakeOver, "force off once, for the takeover"),
             (Plan::PowerOff(PowerRequest::ForceOff), "forced power off, it is deleted"),
-            (Plan::Depart, "let it go, it is off"),
+            (Plan::Depart, "release it, it is off"),
             (Plan::PowerOffIdle(PowerRequest::ForceOff), "forced power off, no claim holds the host"),
         ] {
             assert_eq!(plan.to_string(), text);

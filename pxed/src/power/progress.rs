@@ -19,11 +19,11 @@ const SHUTDOWN: &str = "shutdown";
 /// Text of a step, for a user.
 const fn described(step: StepName) -> &'static str {
     match step {
-        StepName::On => "switching on, until the BMC says On",
-        StepName::Off => "forcing power off, until the BMC says Off",
+        StepName::On => "powering on; waiting for the BMC to report On",
+        StepName::Off => "forcing power off; waiting for the BMC to report Off",
         StepName::GracefulOff => "asking the operating system to shut down",
         StepName::Reset => "resetting, once",
-        StepName::Unknown => "in a step of a later version",
+        StepName::Unknown => "step of a later version",
     }
 }
 
@@ -34,7 +34,7 @@ pub struct Written {
     pub start: Timestamp,
     /// The step, and when it was written.
     pub step: Option<(StepName, Timestamp)>,
-    /// Its machine was off when it began.
+    /// True if the machine was off when the operation started.
     pub began_off: bool,
 }
 
@@ -58,9 +58,9 @@ pub struct Ended {
     pub kind: Kind,
     /// Start time of the operation.
     pub began: Option<Timestamp>,
-    /// When it ended, in whole seconds.
+    /// Time at which it ended, in whole seconds.
     pub at: Timestamp,
-    /// For a person.
+    /// Text for users.
     pub message: String,
 }
 
@@ -189,13 +189,13 @@ pub fn with_step(
 ) -> MachineOperationStatus {
     let mut status = before.cloned().unwrap_or_default();
     let was_off = status.step.is_none() && step == StepName::On;
-    let prefix = if was_off { "it was off already; " } else { "" };
+    let prefix = if was_off { "the machine was already off; " } else { "" };
     status.step = Some(OperationStep { name: step, start_time: Time(now), was_off });
     status.message = Some(format!("{prefix}{}", described(step)));
     status
 }
 
-/// Ended.
+/// Builds the status of a finished operation.
 pub fn ended(
     operation: &MachineOperation,
     end: &End,

@@ -24,12 +24,14 @@ const MAX_OBSERVED_AGE: SignedDuration = SignedDuration::from_mins(5);
 const MAX_MESSAGE_LENGTH: usize = 1024;
 
 /// Message of a departing machine whose power state is unknown.
-pub const DEPARTURE_AWAITED: &str = "the Machine is deleted with deletionPolicy PowerOff, and its BMC does not tell whether it is \
-                                     off: it waits; set deletionPolicy to Retain to let it go as it is";
+pub const DEPARTURE_AWAITED: &str = "the Machine is deleted with deletionPolicy PowerOff, and its BMC does \
+                                     not report whether it is off; repair the BMC, or set deletionPolicy to \
+                                     Retain to delete it without powering it off";
 
 /// Message of a departing machine that is paused.
-pub const DEPARTURE_PAUSED: &str = "the Machine is deleted with deletionPolicy PowerOff, and paused: it waits; take spec.paused back to \
-                                    have it switched off, or set deletionPolicy to Retain to let it go as it is";
+pub const DEPARTURE_PAUSED: &str = "the Machine is deleted with deletionPolicy PowerOff, and it is paused; \
+                                    unpause it to power it off, or set deletionPolicy to Retain to delete it \
+                                    without powering it off";
 
 fn power(status: &mut MachineStatus) -> &mut PowerStatus {
     status.power.get_or_insert(PowerStatus {
@@ -151,7 +153,7 @@ pub fn unreachable(
     let since = before.as_ref().map_or(now, |(_, since)| *since);
     let next = match next {
         Some(next) => format!("next try at {}", next.strftime("%FT%TZ")),
-        None => "tried again when its credentials or spec.bmc change".to_owned(),
+        None => "retried when its credentials or spec.bmc change".to_owned(),
     };
     let message = format!("{}; since {}, {next}", failure.message, since.strftime("%FT%TZ"));
     set_condition(status, false, reason, &message, generation, now);
@@ -185,12 +187,12 @@ pub fn awaits(
     exhausted
 }
 
-/// Records that the conditions hold for a later generation of the Machine, too.
+/// Records that the conditions also hold for a later generation of the Machine.
 pub fn observed_generation(status: &mut MachineStatus, generation: Option<i64>) {
     observe_generation(status, &Part::Power.conditions(), generation);
 }
 
-/// It is deleted, and its power is left as it is while it is paused.
+/// Records a deleted Machine that is paused: its power is not changed.
 pub fn departure_paused(
     status: &mut MachineStatus,
     state: Option<PowerState>,
@@ -202,7 +204,7 @@ pub fn departure_paused(
 }
 
 /// Message about a machine that is off and that pxed does not switch on.
-const UNMANAGED: &str = "the machine is off, and only operations change that: powerPolicy is Unmanaged, or the provider is not pxe";
+const UNMANAGED: &str = "the machine is off, and pxed powers it on only by an operation: powerPolicy is Unmanaged, or the provider is not pxe";
 
 fn describe(
     status: &MachineStatus,
@@ -221,7 +223,7 @@ fn describe(
         Plan::Leave(Leave::PowerStateUnknown) => (
             ConditionState::Unknown,
             PoweredOnReason::PowerStateUnknown,
-            text("the BMC does not tell the power state; nothing is changed"),
+            text("the BMC does not report the power state; pxed changes nothing"),
         ),
         Plan::Leave(Leave::DepartureAwaited) => {
             (ConditionState::Unknown, PoweredOnReason::PowerStateUnknown, DEPARTURE_AWAITED.to_owned())
@@ -229,7 +231,7 @@ fn describe(
         Plan::Leave(Leave::PoweredOffByOperation) => (
             off,
             PoweredOnReason::PoweredOffByOperation,
-            format!("{why}; it stays off{since}, until an operation powerOn or powerCycle"),
+            format!("{why}; the machine stays off{since} until an operation powerOn or powerCycle"),
         ),
         Plan::Leave(Leave::AwaitsClaim { is_known }) => {
             (off, PoweredOnReason::AwaitsClaim, awaits_claim(*is_known).to_owned())
@@ -244,7 +246,7 @@ fn describe(
             shutting_down("deleted with deletionPolicy PowerOff", &since)
         }
         Plan::Leave(Leave::Changing) if state == Some(PowerState::Off) => {
-            (off, PoweredOnReason::PoweringOn, format!("switched on{since}; waiting for the BMC to say On"))
+            (off, PoweredOnReason::PoweringOn, format!("powered on{since}; waiting for the BMC to report On"))
         }
         Plan::Leave(Leave::Unmanaged) => (off, PoweredOnReason::PoweredOff, text(UNMANAGED)),
         Plan::Leave(
@@ -270,19 +272,19 @@ const fn awaits_claim(is_known: bool) -> &'static str {
 }
 
 fn shutting_down(cause: &str, since: &str) -> (ConditionState, PoweredOnReason, String) {
-    let message = format!("{cause}; asked to shut down{since}, waiting for the BMC to say Off");
+    let message = format!("{cause}; asked to shut down{since}, waiting for the BMC to report Off");
     (ConditionState::True, PoweredOnReason::PoweringOff, message)
 }
 
 fn exhausted() -> String {
     format!(
-        "it was switched on {MOST_POWER_ON_ATTEMPTS} times and its host did not stay up; check its console, then make an operation powerOn"
+        "the machine was powered on {MOST_POWER_ON_ATTEMPTS} times, and its host did not stay up; check its console, then create an operation powerOn"
     )
 }
 
 fn switched_on(since: &str, attempt: i32) -> String {
     format!(
-        "switched on{since}, attempt {attempt} of {MOST_POWER_ON_ATTEMPTS}; waiting for the BMC to say On"
+        "powered on{since}, attempt {attempt} of {MOST_POWER_ON_ATTEMPTS}; waiting for the BMC to report On"
     )
 }
 
@@ -303,11 +305,11 @@ fn describe_takeover(
             Some((ConditionState::True, PoweredOnReason::FoundRunning, found_running(last, *takeover)))
         }
         Plan::TakeOver => {
-            let message = "switching off for spec.pxe.takeover".to_owned();
+            let message = "powering off for spec.pxe.takeover".to_owned();
             Some((ConditionState::True, PoweredOnReason::PoweringOff, message))
         }
         Plan::Leave(Leave::Changing) if is_off && last.is_some_and(is_takeover) => {
-            let message = "switched off for spec.pxe.takeover; switched on next".to_owned();
+            let message = "powered off for spec.pxe.takeover; powering on next".to_owned();
             Some((ConditionState::False, PoweredOnReason::PoweringOn, message))
         }
         Plan::Leave(_) | Plan::PowerOn { .. } | Plan::PowerOff(_) | Plan::PowerOffIdle(_) | Plan::Depart => {
@@ -321,30 +323,31 @@ fn found_running(last: Option<&PowerAction>, takeover: Takeover) -> String {
     if let Some(last) = last.filter(|last| is_takeover(last)) {
         let (message, time) = (last.message.as_deref().unwrap_or_default(), last.time.0.strftime("%FT%TZ"));
         return format!(
-            "the machine is on, and pxed has not booted it since its takeover at {time} ({message}); {remedy}"
+            "the machine is on, and has not booted from pxed since its takeover at {time} ({message}); {remedy}"
         );
     }
     match takeover {
         Takeover::Used => format!(
-            "the machine was on before pxed knew it, and its takeover token was used before; to boot it from the network \
-             {remedy}, or set another token"
+            "the machine was on before pxed knew it, and its takeover token was used before; to boot it from \
+             the network, {remedy}, or set another token"
         ),
         Takeover::NameEnrolled => format!(
-            "the machine was on before pxed knew it, and an agent has enrolled as an earlier Machine of this name, so that \
-             pxed uses no takeover token; to boot it from the network {remedy}"
+            "the machine was on before pxed knew it, and an agent has enrolled as an earlier Machine of this \
+             name, so pxed uses no takeover token; to boot it from the network, {remedy}"
         ),
         Takeover::NodeUnknown => format!(
-            "the machine was on before pxed knew it; its takeover waits for bedplate-controller to report whether there is \
-             a Node of its name (status.observedNode); to boot it from the network without that {remedy}"
+            "the machine was on before pxed knew it; its takeover waits for bedplate-controller to report \
+             whether a Node of its name exists (status.observedNode); to boot it from the network now, \
+             {remedy}"
         ),
         Takeover::NodeExists => format!(
-            "the machine was on before pxed knew it, and there is a Node of its name, which it may run, so that pxed uses no \
-             takeover token; if the Node is not this machine's, delete it or give the Machine another name; to boot the \
-             machine from the network all the same {remedy}"
+            "the machine was on before pxed knew it, and may run the Node of its name, so pxed uses no \
+             takeover token; if the Node belongs to another host, delete it or give the Machine another \
+             name; to boot the machine from the network now, {remedy}"
         ),
         Takeover::NotAllowed | Takeover::Allowed => format!(
-            "the machine was on before pxed knew it and is left running; to boot it from the network {remedy}, or set \
-             spec.pxe.takeover"
+            "the machine was on before pxed knew it, and continues to run; to boot it from the network, \
+             {remedy}, or set spec.pxe.takeover"
         ),
     }
 }
@@ -352,31 +355,31 @@ fn found_running(last: Option<&PowerAction>, takeover: Takeover) -> String {
 fn spaced(status: &MachineStatus, until: Timestamp) -> String {
     let attempts = status.power.as_ref().and_then(|power| power.attempts).unwrap_or(0);
     let until = until.strftime("%FT%TZ");
-    format!("switched on {attempts} times and off again; the next attempt is at {until}")
+    format!("powered on {attempts} times and off again; the next attempt is at {until}")
 }
 
 fn by_state(state: Option<PowerState>, since: &str) -> (ConditionState, PoweredOnReason, String) {
     match state {
         Some(PowerState::On) => {
-            (ConditionState::True, PoweredOnReason::PoweredOn, "the BMC says On".to_owned())
+            (ConditionState::True, PoweredOnReason::PoweredOn, "the BMC reports On".to_owned())
         }
         Some(PowerState::Off) => {
-            (ConditionState::False, PoweredOnReason::PoweredOff, "the BMC says Off".to_owned())
+            (ConditionState::False, PoweredOnReason::PoweredOff, "the BMC reports Off".to_owned())
         }
         Some(PowerState::PoweringOn) => (
             ConditionState::False,
             PoweredOnReason::PoweringOn,
-            format!("waiting for the BMC to say On{since}"),
+            format!("waiting for the BMC to report On{since}"),
         ),
         Some(PowerState::PoweringOff) => (
             ConditionState::True,
             PoweredOnReason::PoweringOff,
-            format!("waiting for the BMC to say Off{since}"),
+            format!("waiting for the BMC to report Off{since}"),
         ),
         Some(PowerState::Unknown) | None => (
             ConditionState::Unknown,
             PoweredOnReason::PowerStateUnknown,
-            "the BMC does not tell the power state".to_owned(),
+            "the BMC does not report the power state".to_owned(),
         ),
     }
 }
@@ -448,7 +451,7 @@ mod tests {
             Ended { kind: Kind::PowerOff, began: Some(at(10)), at: at(12), message: "off".to_owned() };
         let mut new = MachineStatus::default();
         recalled(&mut new, &ended);
-        assert_eq!(new.power, None, "nobody has seen its power yet");
+        assert_eq!(new.power, None, "the power state was not observed yet");
         for (action, second, expected) in [
             (PowerCycle, 9, (PowerOff, 12)),
             (PowerCycle, 12, (PowerOff, 12)),

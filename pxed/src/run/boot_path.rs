@@ -58,14 +58,14 @@ pub enum OpenBootPathError {
     /// The image cache.
     #[error("cannot open the image cache {path}")]
     Images {
-        /// Its directory.
+        /// The directory.
         path: PathBuf,
         /// Error of the system.
         #[source]
         source: io::Error,
     },
     /// The store.
-    #[error("cannot read the boots that were kept")]
+    #[error("cannot read the stored boots")]
     Store(#[from] StoreError),
     /// The certificate authority.
     #[error("no certificate authority")]
@@ -91,7 +91,7 @@ pub struct BootPath {
 }
 
 impl BootPath {
-    /// Opens everything that lies in the state directory. Blocking: reads loaders and the store.
+    /// Opens all parts in the state directory. Blocking: reads loaders and the store.
     ///
     /// # Errors
     /// [`OpenBootPathError`].
@@ -252,7 +252,7 @@ impl BootPath {
         plane: (Arc<dyn Signer>, Arc<dyn AgentPlane>),
         program: &Program,
     ) {
-        // A request that ends after the stop signal is a stage of a boot, too.
+        // A request that ends after the stop signal is also a stage of a boot.
         program.run("boots", Stage::LastWrites, SILENCE_TIMEOUT, |pulse, stop| {
             self.boots.clone().run(pulse, stop)
         });

@@ -73,7 +73,7 @@ fn unavailable_image(machine: &MachineView) -> Option<String> {
 }
 
 /// Returns the Machines that have the obstacle now and did not have it at the last call; `known` are those that did. A Machine
-/// whose MAC address others claim is not served anyway.
+/// whose MAC address others claim is not served.
 fn new_obstacles(
     machines: &[MachineView],
     known: &mut BTreeSet<MachineName>,

@@ -12,21 +12,21 @@ use crate::config::reload::plan_reload;
 use crate::config::{Config, translate};
 
 impl Daemon {
-    /// Reads the configuration again. A bad one leaves the old one in force, and says so.
+    /// Reads the configuration again. An invalid one is logged, and the current one stays in force.
     pub(super) async fn reload(&self, settings: &Settings) {
         let new = match Config::load(&settings.config, &settings.overrides()) {
             Ok(new) => new,
             Err(error) => {
                 let error = chain(&error);
                 tracing::error!(error, "new configuration rejected, keeping the current one");
-                // Counted after the log: a reader who has seen the count finds the errors there.
+                // Counted after the log: a reader of the count finds the errors there.
                 self.reloads.refused.fetch_add(1, Ordering::Relaxed);
                 return;
             }
         };
         let plan = plan_reload(&self.config.load(), &new);
         for key in &plan.needs_restart {
-            tracing::warn!(key, "changed in the configuration, and needs a restart to take effect");
+            tracing::warn!(key, "configuration change takes effect after a restart");
         }
         let config = Arc::new(plan.config);
         let (boot_path, taken) = (self.boot_path.clone(), config.clone());
@@ -46,6 +46,6 @@ impl Daemon {
         }
         self.config.store(config);
         self.reloads.done.fetch_add(1, Ordering::Relaxed);
-        tracing::info!(changed = plan.applied.join(", "), "configuration read again");
+        tracing::info!(changed = plan.applied.join(", "), "configuration reloaded");
     }
 }

@@ -96,7 +96,7 @@ impl AgentPlane for LocalAgents {
         caller.hear().await?;
         let written = self.operations.write_of_agent(caller.name(), write).await;
         written.or_else(|why| {
-            refused(AgentRefusal::StoreFailed, format!("the operation cannot be kept now: {why}"))
+            refused(AgentRefusal::StoreFailed, format!("the operation cannot be stored now: {why}"))
         })
     }
 
@@ -129,8 +129,7 @@ impl AgentPlane for LocalAgents {
         let version = self.choice.selection(&known).version;
         let keys = version.map(|version| named_keys(&version.spec.template, &request)).unwrap_or_default();
         if keys.is_empty() {
-            let message =
-                format!("the version that is selected for Machine {} names no such Secret", known.name);
+            let message = format!("the selected version of Machine {} does not name the Secret", known.name);
             return refused(AgentRefusal::SecretNotReferenced, message);
         }
         let read = self.secrets.read(request, keys).await;

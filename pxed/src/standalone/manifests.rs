@@ -228,8 +228,10 @@ impl Directory {
                 _ => {
                     let places: Vec<_> =
                         places.iter().map(|(line, sourced)| format!("{}:{line}", sourced.origin)).collect();
-                    let message =
-                        format!("Machine {name} stands in {}: neither is served", places.join(" and in "));
+                    let message = format!(
+                        "Machine {name} is defined in {}; neither is served",
+                        places.join(" and in ")
+                    );
                     problems.push(message);
                 }
             }
@@ -306,7 +308,7 @@ impl File {
     fn consequence(&self) -> &'static str {
         let holds = !self.good.is_empty() || !self.operations.is_empty() || !self.configurations.is_empty();
         match (holds, self.was_good) {
-            (true, _) => " (the file's last good content stays in force)",
+            (true, _) => " (the last valid content of the file stays in force)",
             (false, true) => "",
             (false, false) => " (operations and configurations of its earlier content continue)",
         }
@@ -341,7 +343,7 @@ fn list(directory: &Path) -> io::Result<Vec<(PathBuf, Option<Stamp>)>> {
         match std::fs::metadata(&path) {
             Ok(metadata) if metadata.is_file() => files.push((path, Some(Stamp::of(&metadata)))),
             Ok(_) => {}
-            // A dangling link or a file that just went: reading it will say so.
+            // A dangling link or a file that was just removed: the read fails and reports it.
             Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => {}
             Err(_) => files.push((path, None)),
         }
@@ -358,7 +360,7 @@ impl Stamp {
     }
 }
 
-/// A watch on the directory that tells of any change; none if it cannot be watched now.
+/// Creates a watch on the directory; none if it cannot be watched now.
 fn watch(directory: &Path, changed: mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
     let tell = move |event: notify::Result<notify::Event>| {
         // Reading a file does not change it. If the channel is full, a notification is already queued.
@@ -432,7 +434,7 @@ mod tests {
         assert_eq!(problems.len(), 1);
         let expected = format!("{}:9: spec.pxe.interfaces[0].macAddress: ", path("a.yaml").display());
         assert!(problems[0].starts_with(&expected), "{problems:?}");
-        assert!(problems[0].ends_with("(the file's last good content stays in force)"), "{problems:?}");
+        assert!(problems[0].ends_with("(the last valid content of the file stays in force)"), "{problems:?}");
         std::fs::remove_file(path("a.yaml")).unwrap();
         directory.read();
         assert_eq!(names(&directory.update()), (vec!["c".to_owned()], vec![]));
@@ -475,7 +477,7 @@ mod tests {
         assert_eq!(update_after(operation), (1, true, String::new()));
         let (operations, whole, problem) = update_after("broken: [[");
         assert_eq!((operations, whole), (1, true), "what stood in it is known");
-        assert!(problem.ends_with(" (the file's last good content stays in force)"), "{problem}");
+        assert!(problem.ends_with(" (the last valid content of the file stays in force)"), "{problem}");
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub struct NodeSecrets {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ReadSecretError {
     /// No key of it is there.
-    #[error("{0}: write it, with mode 0600, owned by root or by pxed's own user")]
+    #[error("{0} is missing; create it with mode 0600, owned by root or by pxed's own user")]
     Missing(String),
     /// A key is there and cannot be used.
     #[error("{0}")]

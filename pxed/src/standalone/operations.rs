@@ -32,7 +32,7 @@ use crate::power::{
 use crate::status::StatusRegistry;
 use crate::store::{Change, Entry, Store, StoreError, Table};
 
-/// Updates that wait; who makes them waits too when there are more.
+/// Capacity of the queue of updates; a writer waits if it is full.
 const UPDATE_QUEUE_CAPACITY: usize = 64;
 /// Names that are tried for a `generateName`.
 const MAX_NAME_ATTEMPTS: usize = 8;
@@ -139,7 +139,7 @@ impl LocalOperations {
         }
         let plan = Plan { new: changed, ..Plan::default() };
         if let Err(error) = self.inner.store.write(changes(&plan, true, Timestamp::now())).await {
-            tracing::error!(%error, "operations of selectors wait: they are not kept yet");
+            tracing::error!(%error, "operations with a selector wait for the store");
             return;
         }
         let updates: Vec<_> =
@@ -156,7 +156,7 @@ impl LocalOperations {
         }
     }
 
-    /// Brings what is remembered to what the manifests say.
+    /// Compares the remembered operations with the manifests, and applies the difference.
     async fn settle(&self) -> Vec<String> {
         let _one = self.inner.taking.lock().await;
         let now = Timestamp::now();
@@ -174,8 +174,8 @@ impl LocalOperations {
             && let Err(error) = self.inner.store.write(changes).await
         {
             // An unrecorded operation is not carried out, because a restart would not know it; `tidy` retries.
-            tracing::error!(%error, "operations of manifests are not kept yet, and not carried out");
-            problems.push(format!("operations cannot be kept now, and are not carried out: {error}"));
+            tracing::error!(%error, "operations of manifests wait for the store");
+            problems.push(format!("operations wait, because they cannot be stored: {error}"));
             return problems;
         }
         let updates = self.lock().apply(plan, now);
@@ -192,7 +192,7 @@ impl LocalOperations {
             [Change::Delete(Table::Operations, name.to_vec()), Change::Delete(Table::Operations, gone)]
         });
         if let Err(error) = self.inner.store.write(deletes.collect()).await {
-            tracing::warn!(%error, "operations whose time is over are not removed yet");
+            tracing::warn!(%error, "failed to remove expired operations, retrying");
             return;
         }
         for key in keys {
@@ -215,7 +215,7 @@ impl LocalOperations {
                 return;
             }
             if let Err(error) = self.inner.store.write(changes.clone()).await {
-                tracing::error!(%error, "operations are not kept in the new store: a restart would not know them");
+                tracing::error!(%error, "failed to store operations in the new store, a restart forgets them");
                 return;
             }
             written = changes;
@@ -248,7 +248,7 @@ impl LocalOperations {
                 .map(|_| format!("{prefix}{:05x}", rand::random_range(0..0x10_0000_u32)))
                 .find(|name| !state.is_taken(name)),
             (None, None) => {
-                return Err(CreateOperationError::Invalid("it has no metadata.name".to_owned()));
+                return Err(CreateOperationError::Invalid("the operation has no metadata.name".to_owned()));
             }
         };
         let taken = || metadata.name.clone().or(metadata.generate_name.clone()).unwrap_or_default();
@@ -264,7 +264,7 @@ impl LocalOperations {
             Some(oldest) if oldest.is_empty() => {}
             Some(oldest) => self.forget(oldest).await,
             None => {
-                let message = "too many operations are unfinished, or stand in manifests".to_owned();
+                let message = "too many operations are unfinished or in manifests".to_owned();
                 return Err(CreateOperationError::Later(message));
             }
         }
@@ -426,7 +426,7 @@ impl OperationDesk for LocalOperations {
             let is_power = Kind::of(&spec.operation_name).is_some();
             if is_power && known.machine.spec.bmc.is_none() && !known.is_netbooted() {
                 return Err(CreateOperationError::Invalid(format!(
-                    "Machine {} has no spec.bmc; add it, or switch the machine by hand",
+                    "Machine {} has no spec.bmc; add it, or change its power by hand",
                     known.name
                 )));
             }
@@ -619,6 +619,6 @@ mod tests {
         assert_eq!(operations.list().len(), 2);
         // A manifest of a name that the socket was given is another operation.
         let problems = operations.take(vec![manifest(1, object("x", "powerOn"))], true).await;
-        assert!(problems[0].contains("make a new name"), "{problems:?}");
+        assert!(problems[0].contains("choose a new name"), "{problems:?}");
     }
 }

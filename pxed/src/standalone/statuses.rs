@@ -1,4 +1,4 @@
-//! Sink of statuses if standalone: the store has them already.
+//! Sink of statuses if standalone: the store already has them.
 
 use async_trait::async_trait;
 use bedplate_api::id::MachineName;

@@ -40,7 +40,7 @@ const ASK_QUEUE_CAPACITY: usize = 256;
 
 /// Error of storing an agent's report; the agent repeats it.
 #[derive(Debug, Error)]
-#[error("what is said of the node cannot be kept now: {0}")]
+#[error("the status of the node cannot be stored now: {0}")]
 pub struct KeepNodeError(String);
 
 /// Selection for a Machine at one moment.
@@ -100,7 +100,7 @@ impl NodeChoice {
     /// Takes what a Machine's agent says of its Node: one that is there, or the UID of one that a live read said to be gone.
     ///
     /// # Errors
-    /// It cannot be kept now.
+    /// The report cannot be stored now.
     pub async fn report(
         &self,
         machine: &KnownMachine,
@@ -143,7 +143,7 @@ impl NodeChoice {
         self.problems.load_full()
     }
 
-    /// Configurations, versions and who uses them, for people.
+    /// Configurations, versions and their users, for the admin socket.
     pub fn describe(&self) -> Vec<Described> {
         let status_of = |name: &MachineName| self.registry.get(name);
         report::describe(&self.state(), &self.machines.load(), &status_of)

@@ -1,4 +1,4 @@
-//! Pure: what the conditions of a Machine say, and what is said where addresses are claimed twice.
+//! Pure: texts of the conditions of a Machine, also for addresses that are claimed twice.
 
 pub use bedplate_api::condition::{ConditionState, observe_generation, set_condition};
 use bedplate_api::id::{MacAddress, MachineName};
@@ -50,7 +50,7 @@ pub fn apply_contested(status: &mut MachineStatus, message: Option<&str>, now: T
                 now,
             );
         } else {
-            let message = "its addresses are its own again; waiting for it to boot";
+            let message = "the MAC addresses are unique again; waiting for the machine to boot";
             set_condition(status, false, BootedReason::AwaitingBoot, message, None, now);
         }
     }

@@ -16,7 +16,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// Both, in the order in which they are written. Power comes first: it may only be written before the end of the tenure.
+    /// Both, in the order in which they are written. Power is first: it may only be written before the end of the tenure.
     pub const ALL: [Self; 2] = [Self::Power, Self::Boot];
 
     /// Returns the field manager of the part in server-side apply (docs/design/rules.md, "Who writes what").
@@ -27,7 +27,7 @@ impl Part {
         }
     }
 
-    /// Its conditions.
+    /// The conditions.
     pub const fn conditions(self) -> [&'static str; 2] {
         match self {
             Self::Boot => [condition_type::BOOTED, condition_type::ENROLLED],

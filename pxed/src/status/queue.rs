@@ -25,7 +25,7 @@ const BACKOFF: Backoff = Backoff::new(WRITE_INTERVAL, Duration::from_secs(60));
 pub enum Outcome {
     /// Done, or the destination is gone: no more work.
     Settled,
-    /// Not now: try again later.
+    /// The write is not possible now and is repeated.
     Retry,
 }
 
@@ -34,7 +34,7 @@ struct Item {
     writing: bool,
     /// Changed while it was being written.
     again: bool,
-    /// When it is due; none if it is clean.
+    /// Time at which it is due; none if it is clean.
     due: Option<Instant>,
     not_before: Option<Instant>,
     failures: u32,
@@ -83,7 +83,7 @@ impl Queue {
         Some(name)
     }
 
-    /// When the next one is due.
+    /// Time at which the next one is due.
     pub fn next_due(&self) -> Option<Instant> {
         self.due.first().map(|(due, _)| *due)
     }

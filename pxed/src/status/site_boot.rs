@@ -1,4 +1,4 @@
-//! Pure: which of several pxed of a site writes `boot`, `Booted` and `Enrolled` of a Machine (docs/design/rules.md, "Who writes what").
+//! Pure: choice of the pxed of a site that writes `boot`, `Booted` and `Enrolled` of a Machine (docs/design/rules.md, "Who writes what").
 //!
 //! Each DHCP broadcast reaches every pxed, so each opens a boot for one and the same attempt of the host. The host then answers one of them. Rule:
 //!
@@ -48,11 +48,11 @@ pub struct TakenOver {
 /// Action of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing: the object has the status.
+    /// The object has the status: write nothing.
     InSync,
-    /// It writes the status.
+    /// Write the status.
     Write,
-    /// It takes over the part from the object.
+    /// Take over the part from the object.
     TakeOver,
 }
 

@@ -160,7 +160,7 @@ async fn contested_address_is_reported_on_both_machines_until_resolved() {
         assert_eq!(rig.events.try_next().unwrap().reason, PxedEvent::DuplicateMacAddress.as_str());
     }
     rig.know(vec![machine("a", &[A]), machine("b", &[A, B])]);
-    assert!(rig.events.try_next().is_none(), "the same thing is not told again");
+    assert!(rig.events.try_next().is_none(), "an unchanged state is not reported again");
     rig.know(vec![machine("a", &[A]), machine("b", &[B])]);
     let status = rig.registry.get(&name("a")).unwrap();
     assert_eq!(booted(&status).unwrap().reason, "AwaitingBoot");

@@ -176,7 +176,7 @@ impl Writer {
         // Writes that the API server rejects now are in the store, and are repeated after the next start.
         let last = self.write_the_rest(work, writes);
         if tokio::time::timeout(LAST_WRITES, last).await.is_err() {
-            tracing::warn!("status writes were left for the next start");
+            tracing::warn!("status writes postponed to the next start");
         }
     }
 
@@ -204,7 +204,7 @@ impl Writer {
         if machines > 0
             && let Err(error) = self.store.write(deletes).await
         {
-            tracing::warn!(machines, %error, "statuses of machines that are gone were not removed");
+            tracing::warn!(machines, %error, "failed to remove statuses of deleted machines");
         }
     }
 
@@ -319,12 +319,12 @@ impl Write {
                 Outcome::Settled
             }
             Ok(WriteOutcome::TakenOver(there)) => {
-                tracing::debug!(machine = %self.name, "boot of another pxed taken over");
+                tracing::debug!(machine = %self.name, "continuing a boot of another pxed");
                 self.registry.take_over_boot(&self.name, &self.kept, &there, Timestamp::now());
                 Outcome::Settled
             }
             Ok(WriteOutcome::Gone) => {
-                tracing::debug!(machine = %self.name, "status not written: the machine is gone");
+                tracing::debug!(machine = %self.name, "status not written, the Machine was deleted");
                 Outcome::Settled
             }
             Ok(WriteOutcome::Rejected(error)) => {
@@ -334,11 +334,11 @@ impl Write {
             }
             Ok(WriteOutcome::NotConnected) => Outcome::Retry,
             Ok(WriteOutcome::Later(error)) => {
-                tracing::warn!(machine = %self.name, error, "status not written, will be tried again");
+                tracing::warn!(machine = %self.name, error, "failed to write a status, retrying");
                 Outcome::Retry
             }
             Err(_) => {
-                tracing::warn!(machine = %self.name, "status not written in time, will be tried again");
+                tracing::warn!(machine = %self.name, "status write timed out, retrying");
                 Outcome::Retry
             }
         }

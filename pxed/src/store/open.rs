@@ -51,7 +51,7 @@ pub(super) fn lost() -> String {
 /// redb ends some damaged pages with a panic rather than an error; a damaged file must not end pxed.
 pub(super) fn guarded<T>(act: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
     catch_unwind(AssertUnwindSafe(act))
-        .unwrap_or_else(|_| Err(redb::Error::Corrupted("a page cannot be what it is".to_owned())))
+        .unwrap_or_else(|_| Err(redb::Error::Corrupted("a page is invalid".to_owned())))
 }
 
 /// Drops a value that may panic in its destructor, such as a database whose file is damaged, without ending the
@@ -70,7 +70,7 @@ fn open(path: &Path) -> Result<Opened, redb::Error> {
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory)?;
         }
-        // Seeds and the certificate authority's key lie in it.
+        // The file has seeds and the key of the certificate authority.
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         let recreated = file.metadata()?.len() == 0;

@@ -169,7 +169,7 @@ async fn file_recreated_while_running_changes_the_generation_reopening_not() {
     store.put(Table::Boots, b"c", Vec::new()).await.unwrap();
     assert_eq!(store.scan(Table::Boots).unwrap().len(), 1);
     assert!(directory.path().join("pxed.redb.damaged-1").exists());
-    assert!(store.generation().has_changed().unwrap(), "who asks late is told, too");
+    assert!(store.generation().has_changed().unwrap(), "a late caller also sees the change");
 }
 
 #[tokio::test]
@@ -190,7 +190,7 @@ fn a_database_that_panics_when_it_is_closed_ends_nobody() {
     struct Damaged;
     impl Drop for Damaged {
         fn drop(&mut self) {
-            panic!("a page cannot be what it is");
+            panic!("a page is invalid");
         }
     }
     open::close(Some(Damaged));

@@ -203,8 +203,8 @@ async fn h4_h6_host_keeps_its_version_until_its_node_is_gone() {
     while answer.selected().is_none() {
         answer = agent.watch(Some(&answer)).await;
     }
-    assert_eq!(answer.all(), (Some(1), Some(version(1, true)), None), "h4: locked before it is told");
-    pxed.until("people are told", || pending(&pxed) == pair("False", "Selected"));
+    assert_eq!(answer.all(), (Some(1), Some(version(1, true)), None), "h4: locked before it is published");
+    pxed.until("users see it", || pending(&pxed) == pair("False", "Selected"));
 
     agent.says(1, Some("node-1"), None).await;
     pxed.write("nodes.yaml", &configuration("v1.34.1"));
@@ -242,7 +242,7 @@ async fn v3_configuration_in_use_outlives_manifest_and_secrets_stay_private() {
     std::fs::remove_file(pxed.path("machines.d/nodes.yaml")).unwrap();
     pxed.until("it is said", || {
         let problems = pxed.status()["source"]["problems"].to_string();
-        problems.contains("MachineConfiguration nodes is in no manifest any more")
+        problems.contains("MachineConfiguration nodes was removed from its manifest")
             && problems.contains("in use by cp1")
     });
     assert_eq!(agent.watch(None).await.all(), answer.all());
@@ -291,7 +291,7 @@ fn v1_version_in_a_manifest_is_refused_with_its_line_only() {
     pxed.start();
     pxed.until("both are named", || {
         let problems = pxed.status()["source"]["problems"].to_string();
-        problems.contains("v1.yaml:2: kind: a version is not written by hand: write a MachineConfiguration")
+        problems.contains("v1.yaml:2: kind: a version cannot be in a manifest; write a MachineConfiguration")
             && problems.contains("typo.yaml:9: spec.templat: is not a known field; did you mean")
     });
     pxed.until("the others count", || names(&pxed) == [version(1, false)] && pxed.machines() == ["cp1"]);

@@ -42,7 +42,7 @@ pub(crate) struct Shared {
     hurry: AtomicBool,
     /// Time of the latest warning that the table of client addresses is full.
     warned: Mutex<Option<Instant>>,
-    /// When each worker last came round, by its number.
+    /// Time at which each worker last came round, by its number.
     rounds: Mutex<Vec<Instant>>,
     pub(crate) counters: Counters,
     pub(crate) spin: Duration,
@@ -78,7 +78,7 @@ impl Shared {
         self.gate().sessions()
     }
 
-    /// Notes that a worker has come round; the first time, when it is about to start.
+    /// Records that a worker is alive; first before it starts.
     pub(crate) fn came_round(&self, worker: usize, now: Instant) {
         let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
         match rounds.get_mut(worker) {

@@ -15,11 +15,11 @@ pub enum Reaction<'a> {
     Acknowledge([u8; 4]),
     /// The next block; send the ACK if there is one.
     Block {
-        /// Its content.
+        /// The content.
         content: &'a [u8],
         /// The ACK to send.
         acknowledge: Option<[u8; 4]>,
-        /// It was the last.
+        /// True for the last block.
         last: bool,
     },
     /// The server refused, with this code.

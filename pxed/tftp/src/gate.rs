@@ -1,4 +1,4 @@
-//! Pure: who may open one more transfer: limits of sessions (all, each client address) and of requests a second of each client.
+//! Pure: admission of transfers: limits of sessions (all, each client address) and of requests a second of each client.
 //!
 //! Bounded in memory by [`MAX_CLIENTS`] and the number of sessions. While the table is full, all addresses that are not in it share one
 //! allowance: a flood of forged sources takes a part of their requests, and not all. Knows nothing of packets; the driver asks before it opens
@@ -35,10 +35,10 @@ impl Default for Limits {
     }
 }
 
-/// Which limit was met. A closed set: the label of a metric.
+/// Exceeded limit. A closed set: the label of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum Limited {
-    /// Requests of this client come too fast.
+    /// This client sends too many requests.
     #[error("too many requests from this address")]
     Rate,
     /// Too many transfers of this client.
@@ -57,7 +57,7 @@ pub enum Limited {
 pub enum Allowance {
     /// The client's own.
     Own,
-    /// That of all addresses that are not in the table, because the table is full.
+    /// Shared allowance of all addresses that are not in the full table.
     Shared,
 }
 

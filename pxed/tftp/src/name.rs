@@ -1,4 +1,4 @@
-//! Pure: which file names may reach the owner of the files. Decides on the text alone; what exists is the owner's affair.
+//! Pure: file names that may reach the owner of the files. Decides by the text only; the owner decides whether a file exists.
 
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
@@ -8,13 +8,13 @@ pub const MAX_NAME: usize = 255;
 /// Reason why a name is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// Nothing was named.
+    /// The name is empty.
     #[error("empty name")]
     Empty,
     /// Longer than [`MAX_NAME`].
     #[error("name too long")]
     Long,
-    /// Not UTF-8, or a control character in it.
+    /// The name is not UTF-8, or has a control character.
     #[error("name is not plain text")]
     NotText,
     /// Begins with a slash or a drive letter.

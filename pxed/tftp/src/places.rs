@@ -91,7 +91,7 @@ impl Places {
     /// Returns the transfer of all that is the first to end.
     ///
     /// The orders are corrected here and not with each acknowledgment: a transfer is moved at most once within [`STALL_TIMEOUT`] and
-    /// [`MEASURE_TIME`], however many requests come.
+    /// [`MEASURE_TIME`], for any number of requests.
     pub(crate) fn first_to_end(
         &mut self,
         now: Instant,

@@ -44,7 +44,7 @@ pub enum BindServerError {
 /// Reason why a server ended without being stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum RunServerError {
-    /// It was running already, or has run.
+    /// The server runs already, or has run.
     #[error("TFTP server can run only once")]
     Twice,
     /// A thread could not be set up.
@@ -152,7 +152,7 @@ impl Server {
         result
     }
 
-    /// Takes new settings for the requests to come; running transfers keep theirs.
+    /// Applies new settings to later requests. Running transfers keep theirs.
     ///
     /// # Errors
     /// A setting changed that needs a restart; nothing was taken.

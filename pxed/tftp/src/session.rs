@@ -26,7 +26,7 @@ use std::{
 
 use crate::{content::Outcome, negotiate::Agreed, wire};
 
-/// When to send again, and how often.
+/// Retransmission intervals and limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
     /// First wait, until the round trip is known; the client's `timeout` option replaces it.
@@ -159,7 +159,7 @@ impl Session {
         let ahead = u64::from(number.wrapping_sub(wire_number(self.acknowledged)));
         let block = self.acknowledged.saturating_add(ahead);
         if block > self.sent {
-            return None; // An old one, come late: modulo 65536 it lies far ahead.
+            return None; // A delayed old block: modulo 65536 its number is far ahead.
         }
         if ahead == 0 {
             return self.duplicate(now);
@@ -313,7 +313,7 @@ impl Session {
         }
     }
 
-    /// When to call [`Self::elapse`].
+    /// Time at which [`Self::elapse`] is due.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
@@ -362,7 +362,7 @@ fn fraction(time: Duration, divisor: u32) -> Duration {
     time.checked_div(divisor).unwrap_or(time)
 }
 
-/// The number a block has on the wire: after 65535 comes 0.
+/// The block number on the wire: 0 follows 65535.
 pub fn wire_number(block: u64) -> u16 {
     let [.., high, low] = block.to_be_bytes();
     u16::from_be_bytes([high, low])

@@ -20,7 +20,7 @@ pub struct Settings {
     pub max_block_size: Option<u16>,
     /// Largest window granted, in blocks, 1 to 64.
     pub max_window: u16,
-    /// When to send again.
+    /// Retransmission intervals.
     pub retry: Retry,
     /// Timeout for running transfers after the stop.
     pub drain: Duration,

@@ -5,7 +5,7 @@
 
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-/// Longest request taken, in bytes. RFC 2347 allows 512; some firmware goes beyond it.
+/// Maximum size of an accepted request in bytes. RFC 2347 allows 512; some firmware exceeds it.
 pub const MAX_REQUEST: usize = 1024;
 
 /// Smallest and largest block size, in bytes (RFC 2348).
@@ -201,7 +201,7 @@ fn understand(name: &[u8], number: u64) -> Option<AskedOption> {
     KNOWN.iter().find(|(known, _)| name.eq_ignore_ascii_case(known)).map(|(_, make)| make(number))
 }
 
-/// Decimal digits only; what goes beyond 64 bits saturates.
+/// Parses decimal digits. Values above 64 bits saturate.
 fn parse_number(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
@@ -224,7 +224,7 @@ pub fn acknowledge(number: u16) -> [u8; 4] {
     [0, 4, high, low]
 }
 
-/// An ERROR; `message` is for people and holds no NUL.
+/// An ERROR; `message` is for users and contains no NUL.
 pub fn error(code: ErrorCode, message: &str) -> Vec<u8> {
     let mut packet = vec![0, 5];
     packet.extend((code as u16).to_be_bytes());

@@ -1,4 +1,4 @@
-//! One thread of the server: waits for packets and times, lets the sessions decide, sends what they say.
+//! One thread of the server: waits for packets and times, lets the sessions decide, sends their packets.
 //!
 //! Shares nothing on the data path: the kernel keeps a client at one worker's socket, so that its transfers live here alone. Spawned by
 //! the server; names and limits are decided elsewhere ([`crate::admit`]).
@@ -64,7 +64,7 @@ pub(crate) struct Transfer {
     /// The option acknowledgement, where there is one.
     pub(crate) offer: Vec<u8>,
     pub(crate) heard_at: Instant,
-    /// When the timer of this transfer rings; later rings are found out then.
+    /// Time at which the timer of this transfer rings; later rings are found out then.
     pub(crate) rings_at: Instant,
 }
 

@@ -169,7 +169,7 @@ fn trust_6_an_attacker_in_another_network_opens_no_boot() -> Result<()> {
         "no remedy in the log:\n{said}"
     );
     let explained = pxed::ask(&pxed.socket(), &format!("/v1/explain/{}", Rack::mac(1)))?.to_string();
-    ensure!(explained.contains("is not listed; if it is a relay of yours"), "{explained}");
+    ensure!(explained.contains("is not listed; if it is your relay"), "{explained}");
 
     let lease = draw::lease(&site.machine, Rack::mac(1), 9)?;
     ensure!(pxed.metric("bedplate_pxed_boots_open")? == 1);

@@ -36,8 +36,8 @@ fn case(name: &'static str, faults: Faults, expected: Option<(&'static str, &'st
 fn cases() -> Vec<Case> {
     let none = Faults::default;
     let silent = Some(("BMCUnreachable", "check its network and bmc.address, or restart the BMC"));
-    let garbled = Some(("ProtocolError", "look for newer BMC firmware"));
-    let full = Some(("Refused", "end other IPMI sessions"));
+    let garbled = Some(("ProtocolError", "check for newer BMC firmware"));
+    let full = Some(("Refused", "close other IPMI sessions"));
     vec![
         case("slow-redfish", Faults { slow_ms: 1500, ..none() }, None),
         case("slow-ipmi", Faults { slow_ms: 1500, ..none() }, None),
@@ -233,7 +233,7 @@ fn each_says_what_is_wrong(site: &Site) {
         });
         let message = seen["message"].as_str().unwrap_or_default();
         println!("    {}: {message}", seen["reason"]);
-        let next = message.contains("next try at ") || message.contains("tried again when ");
+        let next = message.contains("next try at ") || message.contains("retried when ");
         if seen["reason"] != *reason || !next || !message.contains("; since ") || !message.contains(remedy) {
             wrong.push(format!("condition of {name}: {}: {message}", seen["reason"]));
         }

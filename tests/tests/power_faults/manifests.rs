@@ -56,7 +56,7 @@ fn a_wrong_operation_is_refused_with_file_and_line_and_stops_nobody_else() {
     };
     // Another spec by the same name, on the second line.
     rig.manifest("first", &format!("\n{}", order("first", "server", "powerOff", &json!({}))));
-    until_logged(&["first.yaml:2", "make a new name"]);
+    until_logged(&["first.yaml:2", "choose a new name"]);
     rig.manifest(
         "wrong",
         "apiVersion: bedplate.dev/v1alpha1\nkind: MachineOperation\nmetadata:\n  name: wrong\nspec: 7\n",

@@ -1,4 +1,4 @@
-//! Which subnet a client is on, and by which of our addresses it knows us.
+//! Subnet of a client, and the server's address on its link.
 //!
 //! Pure.
 
@@ -13,11 +13,11 @@ use crate::wire::Request;
 
 /// Network location of a client.
 pub(super) struct Place<'a> {
-    /// Its subnet as configured; `None` only for proxyDHCP, which needs none.
+    /// The subnet as configured; `None` only for proxyDHCP, which needs none.
     pub(super) subnet: Option<&'a Subnet>,
     /// Further subnets on the same link.
     pub(super) others: Vec<&'a Subnet>,
-    /// Its network.
+    /// The network.
     pub(super) network: Ipv4Net,
     /// Our address, for everything that the client fetches from us.
     pub(super) server: Ipv4Addr,

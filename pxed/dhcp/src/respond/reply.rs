@@ -148,7 +148,7 @@ impl Asked<'_> {
         available.retain(|(code, _)| {
             rank(*code).is_some() || *code == option::SUBNET_MASK || (*code == option::BOOT_FILE && boot_file)
         });
-        // RFC 2132, 3.3: the subnet mask comes before the router, whatever the client's order.
+        // RFC 2132, 3.3: the subnet mask precedes the router in any order that the client requests.
         let router = rank(option::ROUTER).unwrap_or(usize::MAX);
         available.sort_by_key(|(code, _)| match (*code, rank(*code).unwrap_or(usize::MAX)) {
             (option::SUBNET_MASK, own) => (own.min(router), 0),

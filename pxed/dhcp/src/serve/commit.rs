@@ -92,7 +92,7 @@ impl Committer {
                 tracing::error!(
                     path = %self.path.display(),
                     error = %std::error::Error::source(&error).unwrap_or(&error),
-                    "failed to write leases, no client is acknowledged until it succeeds"
+                    "failed to write leases, clients are not acknowledged"
                 );
                 store.close();
                 false

@@ -187,7 +187,7 @@ impl Sockets {
         let mut next = 0;
         while next < messages.len() {
             match system::send(socket, &messages[next..]) {
-                // The kernel never takes none without an error; the loop must end all the same.
+                // The kernel never accepts zero bytes without an error, but the loop must end in any case.
                 Ok(0) => return,
                 Ok(count) => {
                     packets[next..].iter().take(count).for_each(|packet| done(packet, Ok(())));
@@ -235,7 +235,7 @@ impl Outlet for Sockets {
     }
 }
 
-/// Which socket a packet leaves by.
+/// Socket by which a packet is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Link,

@@ -97,7 +97,7 @@ fn a_lease_file_that_panics_when_it_is_closed_ends_nobody() {
     struct Damaged;
     impl Drop for Damaged {
         fn drop(&mut self) {
-            panic!("a page cannot be what it is");
+            panic!("a page is invalid");
         }
     }
     close(Damaged);

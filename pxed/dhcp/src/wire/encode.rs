@@ -86,7 +86,7 @@ pub fn encode(reply: &Reply, max_size: Option<u16>) -> Option<Vec<u8>> {
 
 type Borrowed<'a> = (u8, &'a [u8]);
 
-/// Which option goes where.
+/// Places of the options.
 struct Placed<'a> {
     main: Vec<Borrowed<'a>>,
     file: Vec<Borrowed<'a>>,

@@ -102,7 +102,7 @@ async fn enrollment_is_pending_until_there_is_a_client() {
     let machine = "node1".parse().unwrap();
     let sign = || signer.sign((&machine, "u1"), &request, "boot");
     let Signed::Pending(reason) = sign().await.unwrap() else { panic!("there is no client") };
-    assert!(reason.contains("no access to the cluster yet"), "{reason}");
+    assert!(reason.contains("the cluster is not connected yet"), "{reason}");
     connect.send_replace(Some(cluster.client()));
     assert_eq!(sign().await.unwrap(), Signed::Certificate("CERT".to_owned()));
 }

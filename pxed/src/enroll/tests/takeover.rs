@@ -143,8 +143,8 @@ async fn trust_6_refusal_names_the_time_since_which_pxed_could_not_hear() {
     agents.rig.reports();
     let answer = agents.enroll(&asked).await.unwrap();
     let EnrollResponse::Pending { message, .. } = &answer else { panic!("{answer:?}") };
-    let expected = format!("pxed could not hear since {}", since.strftime("%FT%TZ"));
-    assert!(message.contains(&expected) && message.contains("120 s after pxed hears again"), "{message}");
+    let expected = format!("pxed has not listened since {}", since.strftime("%FT%TZ"));
+    assert!(message.contains(&expected) && message.contains("120 s after pxed listens again"), "{message}");
     let status = agents.rig.registry.get(&"node1".parse().unwrap()).unwrap();
     let enrolled = status.conditions.into_iter().find(|c| c.type_ == "Enrolled").unwrap();
     assert!(enrolled.message.contains(&expected), "{}", enrolled.message);

@@ -24,7 +24,7 @@ const CLOSE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 /// Request to a BMC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Question {
-    /// Its power state.
+    /// The power state.
     State,
     /// Identity of the BMC and its machine.
     Identity,
@@ -46,11 +46,11 @@ impl Question {
 /// Answer of a BMC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// Its power state.
+    /// The power state.
     State(PowerState),
     /// Identity of the BMC and its machine.
     Identity(Identity),
-    /// It has accepted.
+    /// The BMC has accepted the request.
     Accepted,
 }
 
@@ -63,7 +63,7 @@ pub(crate) enum NoAnswer {
     Credentials(CredentialsError),
     /// The credentials are not sent to this address.
     Withheld(WithholdCredentialsError),
-    /// It is another Machine's too.
+    /// Another Machine has the same BMC.
     Contested(Arc<str>),
 }
 
@@ -82,7 +82,7 @@ pub(crate) enum WithholdCredentialsError {
         /// Problem of the list, or the missing entry.
         why: RefuseHostError,
     },
-    /// Nothing proves who answers.
+    /// The identity of the BMC is not verified.
     #[error(
         "{what} is not allowed, because any host that answers gets the password; pin the BMC's key in bmc.redfish.tls.pins, or set \
          bmc.allow-insecure in pxed's configuration"
@@ -171,7 +171,7 @@ impl Line {
     /// Asks. May be dropped at any time.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// Reason why there is no answer.
     pub(crate) async fn ask(&mut self, question: Question, whom: For) -> Result<Answer, NoAnswer> {
         if let Some(message) = &self.contested {
             return Err(NoAnswer::Contested(message.clone()));
@@ -180,7 +180,7 @@ impl Line {
             Some(bmc) => bmc,
             None => self.dial().await?,
         };
-        // Not taken out while it is used: who is dropped here leaves the client, and its session, in place.
+        // Stays in place while it is used: a canceled call leaves the client and its session.
         let bmc = self.open.insert(bmc);
         let way =
             Way { shared: &self.shared, tenure: &self.tenure, spec: &self.spec, address: &self.address };
@@ -235,7 +235,7 @@ impl Line {
         self.open = None;
     }
 
-    /// Nothing is asked for a while.
+    /// Requests are suspended for a while.
     pub(crate) fn rest(&mut self) {
         if let Some(bmc) = &mut self.open {
             bmc.rest();
@@ -255,7 +255,7 @@ impl Line {
     }
 }
 
-/// Refuses to send credentials where nothing proves who answers, unless that is allowed.
+/// Refuses to send credentials to an unverified BMC, unless that is allowed.
 fn check_security(spec: &BmcSpec, address: &Address, allowed: bool) -> Result<(), WithholdCredentialsError> {
     let insecure = |what| Err(WithholdCredentialsError::Insecure { what });
     match spec.tls().map(|tls| tls.mode) {

@@ -38,7 +38,8 @@ pub(crate) fn credentials(
         if bytes.len() > MAX_BYTES {
             return Err(format!("its {place} {name} is longer than {MAX_BYTES} bytes"));
         }
-        let text = std::str::from_utf8(&bytes).map_err(|_| format!("its {place} {name} is no UTF-8 text"))?;
+        let text =
+            std::str::from_utf8(&bytes).map_err(|_| format!("its {place} {name} is not UTF-8 text"))?;
         if text.is_empty() {
             return Err(format!("its {place} {name} is empty"));
         }
@@ -58,7 +59,7 @@ pub(crate) fn check_namespace(namespaces: &[String], secret: &SecretReference) -
         return Ok(());
     }
     Err(format!(
-        "pxed reads none of the namespace {}: add it to bmc.secret-namespaces in pxed's configuration, or name one of {}",
+        "pxed does not read Secrets of the namespace {}; add it to bmc.secret-namespaces in pxed's configuration, or name one of {}",
         secret.namespace,
         if namespaces.is_empty() { "none".to_owned() } else { namespaces.join(", ") }
     ))

@@ -44,9 +44,9 @@ pub struct Account {
 pub enum Verdict {
     /// The account was not tried yet.
     Untried,
-    /// It is taken.
+    /// The login was accepted.
     Good,
-    /// It is not, and this was said.
+    /// The login was rejected, with this error.
     Wrong(BmcError),
 }
 
@@ -108,7 +108,7 @@ impl Gate {
         [address].into_iter().chain(polling).chain([&self.all])
     }
 
-    /// Waits for a permit. The address comes first, so that a busy address does not block other workers.
+    /// Waits for a permit. The address is checked first, so that a busy address does not block other workers.
     pub async fn enter(&self, address: &Arc<Semaphore>, whom: For) -> Pass {
         let mut permits = Vec::with_capacity(3);
         for semaphore in self.semaphores(address, whom) {

@@ -70,11 +70,11 @@ pub(crate) struct Assignment {
     pub(crate) ended: Option<Ended>,
     /// Newest shutdown that its agent has taken.
     pub(crate) shut_down: Option<ShutDown>,
-    /// Its manifest is gone.
+    /// The manifest was removed.
     pub(crate) departing: bool,
     /// MachineClaim of its name, if claims decide about its power.
     pub(crate) claim: ClaimSeen,
-    /// Its BMC is another Machine's too; for a person.
+    /// Another Machine has the same BMC; with a text for users.
     pub(crate) contested: Option<Arc<str>>,
 }
 

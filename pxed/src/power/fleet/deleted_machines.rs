@@ -24,7 +24,7 @@ const DELETION_DELAY: SignedDuration = SignedDuration::from_secs(60);
 #[derive(Debug, Default)]
 pub(crate) struct Departing {
     machines: BTreeMap<MachineName, Arc<KnownMachine>>,
-    /// When they are switched off.
+    /// Time at which they are switched off.
     ripening: Ripening,
 }
 
@@ -33,7 +33,7 @@ impl Departing {
     pub(crate) fn load(store: &Store) -> Self {
         let mut departing = Self::default();
         let kept = store.scan(Table::Departing).unwrap_or_else(|error| {
-            tracing::warn!(%error, "failed to read departing machines, they stay on");
+            tracing::warn!(%error, "failed to read machines to power off, they stay on");
             Vec::new()
         });
         for (_, value) in kept {
@@ -56,7 +56,7 @@ impl Departing {
         let mut changes = Vec::new();
         for known in gone.iter().filter(|known| has_gone(known, after, claims)) {
             if let Ok(value) = serde_json::to_vec(&*known.machine) {
-                tracing::info!(machine = %known.name, "manifest removed, switching the machine off");
+                tracing::info!(machine = %known.name, "manifest removed, powering the machine off");
                 self.insert(known.clone(), later(now, DELETION_DELAY));
                 changes.push(Change::Put(Table::Departing, known.name.as_str().into(), value));
             }
@@ -74,12 +74,12 @@ impl Departing {
         self.machines.keys().cloned()
     }
 
-    /// One whose time has come.
+    /// Returns a machine whose grace period has ended.
     pub(crate) fn ripe(&self, name: &MachineName) -> Option<Arc<KnownMachine>> {
         self.machines.get(name).filter(|_| self.ripening.is_ripe(name)).cloned()
     }
 
-    /// When the next one's time comes.
+    /// Returns the next end of a grace period.
     pub(crate) fn next_ripe(&self) -> Option<Timestamp> {
         self.ripening.next()
     }

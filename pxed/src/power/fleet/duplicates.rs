@@ -1,4 +1,4 @@
-//! Machines whose BMC is another Machine's too: pxed drives none of them, or one would undo what the other wants.
+//! Machines that share a BMC: pxed drives none of them, because one could undo the changes of another.
 //!
 //! One address, and one system there; a Machine that names no system means the only one. Pure: no clock, no file, no socket.
 //! Callers: `supervisor`, `deleted_machines`.
@@ -62,7 +62,7 @@ impl Contested {
         }
         let names = names.join(" and ");
         Some(format!(
-            "its BMC is that of {names} too, and none of them is driven: correct bmc.address or bmc.redfish.systemID"
+            "the BMC is also that of {names}; pxed drives none of them; correct bmc.address or bmc.redfish.systemID"
         ))
     }
 }

@@ -36,7 +36,7 @@ impl Ripening {
         self.0.get(name).is_some_and(|due| due.is_reported)
     }
 
-    /// When the next one's time comes.
+    /// Returns the next end of a grace period.
     pub(crate) fn next(&self) -> Option<Timestamp> {
         self.0.values().filter(|due| !due.is_reported).map(|due| due.at).min()
     }

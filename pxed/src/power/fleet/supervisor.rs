@@ -50,7 +50,7 @@ pub struct Limits {
     pub connections: usize,
     /// Interval between polls of an idle machine.
     pub poll: Duration,
-    /// True if BMCs may be used although nothing proves who answers: plain HTTP, or a certificate that is not verified.
+    /// True if pxed may use unverified BMCs: plain HTTP, or a certificate that is not verified.
     pub allow_insecure: bool,
 }
 
@@ -163,7 +163,7 @@ struct Supervisor {
     claims: Claims,
     /// Machines that claim the same BMC.
     contested: Contested,
-    /// Every name that there ever was: one of them that is not there any more is gone, others may be yet to come.
+    /// All names seen so far. A name in this set that is missing now was deleted; any other is not listed yet.
     ever: HashSet<MachineName>,
     departing: Departing,
     /// Without a cluster: not there, and an operation names them.
@@ -255,7 +255,7 @@ impl Supervisor {
         if !changes.is_empty()
             && let Err(error) = self.shared.store.write(changes).await
         {
-            tracing::warn!(%error, "failed to store departing machines, a restart would forget them");
+            tracing::warn!(%error, "failed to store machines to power off, a restart forgets them");
         }
     }
 
@@ -406,7 +406,7 @@ impl Supervisor {
     }
 
     fn ripen(&mut self) {
-        // Manifests that were read in the meantime come first: one may be back.
+        // Manifests that were read in the meantime are handled first: a removed one may have returned.
         if !Arc::ptr_eq(&self.machines.load(), &self.snapshot) {
             return;
         }

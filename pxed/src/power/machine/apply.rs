@@ -17,7 +17,7 @@ use crate::power::plan::{Departure, Leave, Plan, departure_action, idle_message,
 use crate::power::status;
 
 impl Worker {
-    /// Does what was planned, says so, and says when to look again.
+    /// Carries out the plan, reports it, and returns the time of the next look.
     pub(crate) async fn apply(&mut self, plan: Plan) -> Timestamp {
         let name = self.assignment.machine.name.clone();
         match plan {
@@ -34,7 +34,7 @@ impl Worker {
                 self.take_over().await;
             }
             Plan::Depart => self.depart().await,
-            // Each claim has attempts of its own.
+            // Each claim has its own attempts.
             Plan::Leave(Leave::Running { settled: true } | Leave::AwaitsClaim { .. }) => {
                 self.update(status::settled);
             }
@@ -78,7 +78,7 @@ impl Worker {
         }
         let sent = failure.as_ref().is_none_or(|failure| failure.sent && prepared);
         let came = failure.map_or_else(String::new, |failure| format!(", which failed: {}", failure.message));
-        let message = format!("switched on by pxed because it should run, attempt {attempt}{came}");
+        let message = format!("powered on by pxed because it should run, attempt {attempt}{came}");
         self.update(|status| {
             status::attempted(status, attempt, next);
             status::acted(status, PowerActionKind::PowerOn, &message, now);
@@ -120,10 +120,10 @@ impl Worker {
 
     /// Stores that a user switched the machine on: it is managed again, also after a restart.
     fn end_hold(&self, since: Timestamp) {
-        tracing::info!(machine = %self.assignment.machine.name, "switched on by a user, no longer held off");
+        tracing::info!(machine = %self.assignment.machine.name, "powered on by a user, pxed manages its power again");
         self.update(|status| {
             status::settled(status);
-            let message = "switched on by a user; its host has enrolled since";
+            let message = "powered on by a user; its host has enrolled since";
             status::acted(status, PowerActionKind::PowerOn, message, since);
         });
     }
@@ -154,7 +154,7 @@ impl Worker {
             (Err(why), request) => {
                 self.failed(why, now);
                 let Failure { sent, fault, .. } = why.failure();
-                // Asked is asked, also where the BMC says no: the time after which it is forced begins.
+                // Also if the BMC refused the request: the delay before the forced power-off starts.
                 if request == PowerRequest::GracefulOff && (sent || fault == BmcFault::Refused) {
                     self.requested().asked.get_or_insert(now);
                 }
@@ -175,12 +175,12 @@ impl Worker {
         self.event(PxedEvent::PowerChanged, message);
     }
 
-    /// It is off: nothing holds it any more.
+    /// Releases a machine that is off.
     async fn depart(&mut self) {
         let machine = self.assignment.machine.clone();
         self.departed = self.shared.release(&machine).await;
         if self.departed {
-            tracing::info!(machine = %machine.name, "switched off, the machine may go");
+            tracing::info!(machine = %machine.name, "machine powered off, finalizer removed");
         }
     }
 

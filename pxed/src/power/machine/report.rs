@@ -1,4 +1,4 @@
-//! A worker says how its BMC and its machine do: breaker, conditions, Events.
+//! Reports of a worker on its BMC and its machine: breaker, conditions, Events.
 //!
 //! Decides nothing about power. Part of `worker`.
 
@@ -80,7 +80,8 @@ impl Worker {
         let mut exhausted = false;
         self.update(|status| exhausted = status::awaits(status, plan, state, generation, now));
         if exhausted {
-            let message = "it was switched on 5 times and its host did not stay up; check its console";
+            let message =
+                "the machine was powered on 5 times, and its host did not stay up; check its console";
             self.event(PxedEvent::PowerOnAttemptsExhausted, message.to_owned());
         }
         if *plan == Plan::Leave(Leave::DepartureAwaited) {

@@ -18,7 +18,7 @@ use crate::store::{Store, Table};
 /// Store of used tokens.
 #[async_trait]
 pub trait Tokens: Send + Sync {
-    /// Returns true if this token of a Machine was used, whatever the Machine's status says.
+    /// Returns true if this token of a Machine was used, regardless of the Machine's status.
     async fn is_used(&self, machine: &MachineName, token: &str) -> bool;
 
     /// Stores that `token` is used, if the Machine is still as `machine` shows it. `status` names the token, too. Durable when this returns.
@@ -150,7 +150,7 @@ impl Rows {
             return;
         }
         if let Err(error) = self.put(machine, token).await {
-            tracing::warn!(%machine, error, "failed to keep a used takeover token");
+            tracing::warn!(%machine, error, "failed to store a used takeover token");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Worker for one Machine with a BMC: observe -> plan -> apply -> report. Operations of users come first.
+//! Worker for one Machine with a BMC: observe -> plan -> apply -> report. Operations of users have priority.
 //!
 //! ```text
 //! operation there --yes--> its next act (`carry`) --> repeat until it is finished
@@ -81,7 +81,7 @@ pub(crate) struct Worker {
     pub(crate) breaker: Breaker,
     pub(crate) reading: Option<Reading>,
     pub(crate) running: Option<Running>,
-    /// Ended, and perhaps still in the assignment.
+    /// Finished operations that may still be in the assignment.
     pub(crate) done: HashSet<OperationKey>,
     pub(crate) departure: Departure,
     pub(crate) departed: bool,
@@ -91,7 +91,7 @@ pub(crate) struct Worker {
     absence: Absence,
     /// Enrollments that are known of the Machine's name.
     enrolled: Enrolled,
-    /// Time at which the BMC said Off last.
+    /// Time at which the BMC last reported Off.
     seen_off: Option<Timestamp>,
     identified: Option<Timestamp>,
     /// Newest shutdown, and the time from which the machine should be off.
@@ -274,7 +274,7 @@ impl Worker {
         }
     }
 
-    /// Reads the power state; `None`: something has arrived that comes first.
+    /// Reads the power state. `None`: an event with a higher priority has arrived.
     pub(crate) async fn look(&mut self, whom: For) -> Option<Result<(), Failure>> {
         let line = self.line.as_mut()?;
         let answer = match whom {
@@ -314,7 +314,7 @@ impl Worker {
         })
     }
 
-    /// Asks who it is, now and then; what comes of it is not needed for anything.
+    /// Reads the identity from time to time. No decision depends on it.
     async fn identify(&mut self, now: Timestamp) {
         let due = self.identified.is_none_or(|last| now.duration_since(last) >= IDENTITY_CHECK_INTERVAL);
         let Some(line) = self.line.as_mut().filter(|_| due && self.running.is_none()) else { return };

@@ -15,11 +15,11 @@ use bedplate_api::operation::StepName;
 pub struct Failure {
     /// The fault.
     pub fault: BmcFault,
-    /// For a person, with the remedy.
+    /// Text for users, with the remedy.
     pub message: String,
-    /// It may pass by itself.
+    /// True if the failure is temporary.
     pub transient: bool,
-    /// The request may have been carried out all the same.
+    /// True if the BMC may have carried out the request nevertheless.
     pub sent: bool,
 }
 
@@ -28,9 +28,9 @@ pub struct Failure {
 pub struct Trouble {
     /// Since when.
     pub since: Timestamp,
-    /// When it is tried again.
+    /// Time at which it is tried again.
     pub again: Timestamp,
-    /// It was a request, not a look.
+    /// True if the failed call was a request, not a read.
     pub asking: bool,
     /// The newest failure.
     pub failure: Failure,
@@ -41,7 +41,7 @@ pub struct Trouble {
 pub struct Sent {
     /// Request that fails.
     pub request: PowerRequest,
-    /// When.
+    /// The time.
     pub at: Timestamp,
     /// The BMC has accepted it.
     pub accepted: bool,

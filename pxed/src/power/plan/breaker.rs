@@ -1,4 +1,4 @@
-//! When a BMC that does not answer is tried again.
+//! Retry times of a BMC that does not answer.
 //!
 //! ```text
 //! closed --3 failures in a row--> open --time--> half-open --success--> closed
@@ -7,7 +7,7 @@
 //!    +--wrong password, certificate, address--> held --other credentials or spec, certificates: an hour--> closed
 //! ```
 //!
-//! Only polling asks it; a person's operation is tried whatever it says. Pure: no clock, no randomness. Caller: `worker`.
+//! Only polling asks it. An operation of a user is always tried. Pure: no clock, no randomness. Caller: `worker`.
 
 use std::time::Duration;
 
@@ -25,34 +25,34 @@ const HELD_FOR: SignedDuration = SignedDuration::from_hours(1);
 /// State of the breaker of one BMC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Breaker {
-    /// It is asked. How many failures there were in a row.
+    /// The BMC is asked. The value counts consecutive failures.
     Closed(u32),
-    /// It is not asked.
+    /// The BMC is not asked.
     Open {
         /// Failures in a row.
         failures: u32,
-        /// When it is tried again.
+        /// Time at which it is tried again.
         until: Timestamp,
     },
-    /// It is tried once.
+    /// The BMC is asked once.
     HalfOpen(u32),
-    /// It is not asked until something is put right.
+    /// The BMC is not asked until a user corrects the configuration.
     Held {
-        /// When it is tried again although nothing was; `None`: never.
+        /// Time at which it is tried again although nothing was; `None`: never.
         until: Option<Timestamp>,
     },
 }
 
-/// Its state as metrics show it.
+/// State of the breaker in metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
     /// Asked.
     Closed,
-    /// Not asked for a while.
+    /// Requests are suspended for a while.
     Open,
     /// Being tried.
     HalfOpen,
-    /// Not asked until something is put right.
+    /// Requests are suspended until a user corrects the configuration.
     Held,
 }
 
@@ -60,7 +60,7 @@ impl Shown {
     /// Every one.
     pub const ALL: [Self; 4] = [Self::Closed, Self::Open, Self::HalfOpen, Self::Held];
 
-    /// Its word in `/metrics`.
+    /// Word of the state in `/metrics`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -78,7 +78,7 @@ impl Default for Breaker {
 }
 
 impl Breaker {
-    /// Its state for metrics.
+    /// Returns the state for metrics.
     pub const fn shown(&self) -> Shown {
         match self {
             Self::Closed(_) => Shown::Closed,
@@ -88,7 +88,7 @@ impl Breaker {
         }
     }
 
-    /// Returns true if polling may ask now; an open breaker whose time has come admits one attempt.
+    /// Returns true if polling may ask now. An open breaker whose delay has passed admits one attempt.
     pub fn admits(&mut self, now: Timestamp) -> bool {
         match self {
             Self::Closed(_) | Self::HalfOpen(_) => true,
@@ -104,7 +104,7 @@ impl Breaker {
         }
     }
 
-    /// When polling may ask again; `None`: now, or never by itself.
+    /// Time at which polling may ask again. `None`: now, or only after a correction.
     pub const fn next_try(&self) -> Option<Timestamp> {
         match self {
             Self::Open { until, .. } => Some(*until),

@@ -38,9 +38,9 @@ pub enum ClaimSeen {
     /// MachineClaims were not read yet, or the Machine does not follow them.
     #[default]
     Unknown,
-    /// It exists.
+    /// A claim exists.
     Present,
-    /// It does not exist.
+    /// No claim exists.
     Absent,
 }
 

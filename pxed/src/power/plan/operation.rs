@@ -2,10 +2,10 @@
 //! O1, O7).
 //!
 //! ```text
-//! powerOn     take -> [On]: ask on until it says On                                              -> Complete
+//! powerOn     take -> [On]: request on until the BMC reports On                                  -> Complete
 //! powerOff    take -> [GracefulOff]: ask once --grace over, or not supported--> [Off]            -> Complete
-//!             take -> [Off] (forced): ask forced off until it says Off                           -> Complete
-//! powerCycle  take -> [Off]: ask forced off until it says Off -> [On]: rest, ask on until it is  -> Complete
+//!             take -> [Off] (forced): request forced off until the BMC reports Off               -> Complete
+//! powerCycle  take -> [Off]: request forced off until Off -> [On]: rest, request on until On     -> Complete
 //!             take, and it is off: [On]
 //! reset       take -> [Reset]: ask once -> accepted, or a boot started since                     -> Complete
 //! ```
@@ -49,7 +49,7 @@ const TRANSIENT_FAILURE_TIMEOUT: SignedDuration = SignedDuration::from_secs(45);
 pub struct Reading {
     /// Reported state.
     pub state: PowerState,
-    /// When.
+    /// The time.
     pub at: Timestamp,
 }
 
@@ -58,7 +58,7 @@ pub struct Reading {
 pub struct LastAct {
     /// True if the action leaves the machine on.
     pub leaves_on: bool,
-    /// When.
+    /// The time.
     pub at: Timestamp,
 }
 
@@ -89,11 +89,11 @@ pub struct Seen {
 /// Result of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
-    /// It was done.
+    /// True if the operation was carried out.
     pub complete: bool,
     /// Reason of the operation.
     pub reason: PowerOutcome,
-    /// For a person.
+    /// Text for users.
     pub message: String,
 }
 
@@ -108,7 +108,7 @@ pub enum Act {
     Read,
     /// Send a request; before it the source of the next boot is set.
     Ask(PowerRequest, Boot),
-    /// Nothing until then.
+    /// Do nothing until this time.
     Wait(Timestamp),
     /// Write how it ended.
     Finish(End),
@@ -182,9 +182,9 @@ impl Case<'_> {
         };
         match (self.order.kind, reading.state) {
             (_, PowerState::Unknown) => self.wait(reading),
-            (Kind::PowerOn, PowerState::On) => self.complete("it was on already"),
+            (Kind::PowerOn, PowerState::On) => self.complete("the machine was already on"),
             (Kind::PowerOn | Kind::PowerCycle, PowerState::Off) => Act::WriteStep(StepName::On),
-            (Kind::PowerOff, PowerState::Off) => self.complete("it was off already"),
+            (Kind::PowerOff, PowerState::Off) => self.complete("the machine was already off"),
             (Kind::PowerOff, PowerState::On | PowerState::PoweringOn | PowerState::PoweringOff) => {
                 Act::WriteStep(off)
             }
@@ -192,7 +192,7 @@ impl Case<'_> {
             (Kind::Reset, PowerState::On) => Act::WriteStep(StepName::Reset),
             (Kind::Reset, PowerState::Off) => self.fail(
                 PowerOutcome::Refused,
-                "the machine is off: there is nothing to reset; use powerOn".to_owned(),
+                "the machine is off and cannot be reset; use powerOn".to_owned(),
             ),
             (
                 Kind::PowerOn | Kind::PowerCycle | Kind::Reset,
@@ -203,10 +203,8 @@ impl Case<'_> {
 
     fn on(&self, reading: &Reading) -> Act {
         match reading.state {
-            PowerState::On if self.order.kind == Kind::PowerCycle => {
-                self.complete("the BMC says that it is on again")
-            }
-            PowerState::On => self.complete("the BMC says that it is on"),
+            PowerState::On if self.order.kind == Kind::PowerCycle => self.complete("the machine is on again"),
+            PowerState::On => self.complete("the machine is on"),
             PowerState::Off => match self.rests_until() {
                 Some(until) => Act::Wait(until),
                 None => self.ask(PowerRequest::On, self.order.boot, reading),
@@ -227,7 +225,7 @@ impl Case<'_> {
     fn off(&self, reading: &Reading) -> Act {
         match (reading.state, self.order.kind) {
             (PowerState::Off, Kind::PowerCycle) => Act::WriteStep(StepName::On),
-            (PowerState::Off, _) => self.complete("the BMC says that it is off"),
+            (PowerState::Off, _) => self.complete("the machine is off"),
             (PowerState::On | PowerState::PoweringOn, _) => {
                 // The boot source is set while the machine is on: a machine that cannot boot from it stays on.
                 let boot = match (self.order.kind, self.order.boot) {
@@ -242,7 +240,7 @@ impl Case<'_> {
 
     fn graceful(&self, reading: &Reading, since: Timestamp) -> Act {
         if reading.state == PowerState::Off {
-            return self.complete("its operating system has shut down, the BMC says that it is off");
+            return self.complete("the operating system has shut down, and the machine is off");
         }
         let grace = match self.order.off {
             Off::Forced => Some(SignedDuration::ZERO),
@@ -268,7 +266,7 @@ impl Case<'_> {
     fn reset(&self, reading: &Reading) -> Act {
         match reading.state {
             PowerState::On if self.asks_once(StepName::Reset) => Act::Ask(PowerRequest::Reset, Boot::Default),
-            PowerState::On => self.complete("the BMC has accepted the reset and says that it is on"),
+            PowerState::On => self.complete("the BMC accepted the reset, and the machine is on"),
             PowerState::Off | PowerState::PoweringOn | PowerState::PoweringOff | PowerState::Unknown => {
                 self.wait(reading)
             }
@@ -301,11 +299,12 @@ impl Case<'_> {
         let since = self.written.step.map_or(self.written.start, |(_, at)| at);
         let since = later(since, TIMESTAMP_RESOLUTION);
         if self.seen.seed_taken.is_some_and(|taken| taken > since) {
-            return self.complete("the machine has booted since the reset was asked for");
+            return self.complete("the machine has booted since the reset was requested");
         }
         if self.now >= self.deadline {
-            let message = "it is not known whether the machine was reset: pxed was interrupted or got no answer while \
-                           it asked, and no boot of it was seen; check its console, and create a new operation";
+            let message = "it is not known whether the machine was reset: pxed was interrupted or got no \
+                           answer, and saw no boot of the machine; check its console, and create a new \
+                           operation";
             return self.fail(PowerOutcome::TimedOut, message.to_owned());
         }
         Act::Wait(later(self.now, PENDING_POLL_INTERVAL).min(self.deadline))
@@ -339,7 +338,7 @@ impl Case<'_> {
             Kind::Reset => PowerOutcome::Reset,
         };
         let only_on = self.order.kind == Kind::PowerCycle && self.written.began_off;
-        let seen = if only_on { "it was off, and was only switched on" } else { seen };
+        let seen = if only_on { "the machine was off and was only powered on" } else { seen };
         let took = self.now.duration_since(self.written.start).as_secs().max(0);
         Act::Finish(End { complete: true, reason, message: format!("{seen}; it took {took} s") })
     }
@@ -351,20 +350,20 @@ impl Case<'_> {
     fn timed_out(&self, reading: &Reading) -> Act {
         let hint = match (self.order.kind, self.written.step) {
             (Kind::PowerOff, Some((StepName::GracefulOff, _))) => {
-                "its operating system was asked to shut down and does not; use parameter force or gracePeriodSeconds"
+                "the operating system did not shut down; use parameter force or gracePeriodSeconds"
             }
             (Kind::PowerCycle, Some((StepName::Off, _))) if reading.state == PowerState::Off => {
-                "it was switched off and there was no time left to switch it on; make an operation powerOn"
+                "the machine was powered off, and no time was left to power it on; create an operation powerOn"
             }
             (Kind::PowerCycle, Some((StepName::On, _))) => {
-                "it was switched off and does not come on; check the BMC's log"
+                "the machine was powered off and does not power on; check the BMC's log"
             }
             (Kind::PowerOn | Kind::PowerOff | Kind::PowerCycle | Kind::Reset, _) => {
                 "check the BMC's log, or increase timeoutSeconds"
             }
         };
         let limit = self.order.timeout.as_secs();
-        let message = format!("after {limit} s the BMC says {:?}: {hint}", reading.state);
+        let message = format!("after {limit} s the BMC reports {:?}: {hint}", reading.state);
         self.fail(PowerOutcome::TimedOut, message)
     }
 }

@@ -23,7 +23,7 @@ impl Kind {
     /// Every one.
     pub const ALL: [Self; 4] = [Self::PowerOn, Self::PowerOff, Self::PowerCycle, Self::Reset];
 
-    /// Its `operationName`.
+    /// The `operationName`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::PowerOn => "powerOn",
@@ -100,7 +100,7 @@ impl Order {
     /// Checks an operation for a Machine.
     ///
     /// # Errors
-    /// What is wrong, for a person.
+    /// Error text for users.
     pub fn parse(kind: Kind, spec: &MachineOperationSpec, machine: &MachineSpec) -> Result<Self, String> {
         let (mut force, mut grace, mut boot) = (false, None, None);
         for (name, value) in &spec.parameters {
@@ -120,7 +120,7 @@ impl Order {
         let timeout = match spec.timeout_seconds.map(i64::from) {
             Some(seconds) if grace.is_some_and(|grace| grace >= seconds) => {
                 return Err(format!(
-                    "gracePeriodSeconds must be less than timeoutSeconds ({seconds}): nothing would be forced in time"
+                    "gracePeriodSeconds must be less than timeoutSeconds ({seconds}); otherwise nothing is forced in time"
                 ));
             }
             Some(seconds) => seconds,
@@ -138,9 +138,9 @@ impl Order {
 
 fn unknown_parameter(kind: Kind, name: &str) -> String {
     let known = match kind {
-        Kind::PowerOn | Kind::PowerCycle => "it takes bootSource",
-        Kind::PowerOff => "it takes force and gracePeriodSeconds",
-        Kind::Reset => "it takes none",
+        Kind::PowerOn | Kind::PowerCycle => "it accepts bootSource",
+        Kind::PowerOff => "it accepts force and gracePeriodSeconds",
+        Kind::Reset => "it accepts none",
     };
     format!("{} does not know the parameter {}: {known}", kind.as_str(), shown(name))
 }
@@ -157,13 +157,14 @@ fn parse_bool(value: &str) -> Result<bool, String> {
     match value {
         "true" => Ok(true),
         "false" => Ok(false),
-        _ => Err(format!("parameter force is \"true\" or \"false\", not {}", shown(value))),
+        _ => Err(format!("parameter force must be \"true\" or \"false\", not {}", shown(value))),
     }
 }
 
 fn parse_grace(value: &str) -> Result<i64, String> {
-    let wrong =
-        || format!("parameter gracePeriodSeconds is a whole number from 0 to 86400, not {}", shown(value));
+    let wrong = || {
+        format!("parameter gracePeriodSeconds must be a whole number from 0 to 86400, not {}", shown(value))
+    };
     value.parse::<i64>().ok().filter(|seconds| (0..=86_400).contains(seconds)).ok_or_else(wrong)
 }
 
@@ -172,7 +173,7 @@ fn parse_boot(value: &str) -> Result<bool, String> {
     match value {
         "network" => Ok(true),
         "default" => Ok(false),
-        _ => Err(format!("parameter bootSource is \"network\" or \"default\", not {}", shown(value))),
+        _ => Err(format!("parameter bootSource must be \"network\" or \"default\", not {}", shown(value))),
     }
 }
 
@@ -234,13 +235,13 @@ mod tests {
     #[test]
     fn o6_a_parameter_that_is_unknown_or_wrong_is_named() {
         for (name, parameters, timeout, expected) in [
-            ("powerOff", json!({"force": "yes"}), None, "force is \"true\" or \"false\", not \"yes\""),
+            ("powerOff", json!({"force": "yes"}), None, "force must be \"true\" or \"false\", not \"yes\""),
             ("powerOff", json!({"gracePeriodSeconds": "-1"}), None, "gracePeriodSeconds"),
             ("powerOff", json!({"gracePeriodSeconds": "60"}), Some(60), "less than timeoutSeconds (60)"),
             ("powerOff", json!({"bootSource": "network"}), None, "force and gracePeriodSeconds"),
             ("powerOn", json!({"bootSource": "disk"}), None, "\"disk\""),
             ("powerCycle", json!({"force": "true"}), None, "\"force\""),
-            ("reset", json!({"x": "y"}), None, "it takes none"),
+            ("reset", json!({"x": "y"}), None, "it accepts none"),
         ] {
             let error = parse(name, parameters, timeout).unwrap_err();
             assert!(error.contains(expected), "{error}");

@@ -161,13 +161,13 @@ impl Queue {
 /// Status that is written to an operation that no worker takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// It has failed.
+    /// The operation has failed.
     Failed(End),
-    /// It waits.
+    /// The operation waits.
     Waits {
         /// In one word.
         reason: PendingOperationReason,
-        /// For what; for a person.
+        /// Text for users with the cause of the wait.
         message: String,
     },
 }
@@ -181,7 +181,7 @@ impl Answer {
         }
     }
 
-    /// The status that says it.
+    /// Status with the answer.
     pub fn status(&self, operation: &Operation, executor: &str, now: Timestamp) -> MachineOperationStatus {
         let before = operation.object.status.as_ref();
         match self {
@@ -199,7 +199,7 @@ impl Answer {
 /// Destination of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Route {
-    /// Its Machine's worker.
+    /// The Machine's worker.
     Worker,
     /// Not an operation for this pxed.
     LeftAlone,
@@ -210,13 +210,13 @@ pub enum Route {
 /// Meaning of the absence of an operation's Machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Absence {
-    /// Another's, or yet to come: in a cluster others answer.
+    /// The Machine belongs to another site or does not exist yet: in a cluster other programs answer.
     Elsewhere,
-    /// It was here, and is gone.
+    /// The Machine was deleted.
     Gone,
-    /// Without a cluster: its manifest may be yet to come, or in an editor.
+    /// Standalone: the manifest of the Machine may still be added.
     Awaited,
-    /// Without a cluster: it has not come.
+    /// Standalone: the manifest was not added in time.
     Missing,
 }
 
@@ -234,7 +234,7 @@ pub fn route(operation: &Operation, machine: Option<&Machine>, absence: Absence,
         }
         return failed(
             PowerOutcome::NotSupported,
-            "the Machine has no BMC: add spec.bmc, or switch it by hand",
+            "the Machine has no BMC; add spec.bmc, or change its power by hand",
         );
     }
     if is_in_progress {
@@ -255,18 +255,17 @@ fn route_without(operation: &Operation, is_in_progress: bool, absence: Absence) 
     match (absence, is_in_progress) {
         (Absence::Gone | Absence::Missing, true) => failed(
             PowerOutcome::MachineDeleting,
-            "the Machine is gone, or another site's now; how far it came is not known",
+            "the Machine was deleted or moved to another site; the progress of the operation is not known",
         ),
         (Absence::Missing, false) => failed(
             PowerOutcome::MachineNotFound,
-            &format!(
-                "there is no Machine {name} of this site: write its manifest, then make a new operation"
-            ),
+            &format!("this site has no Machine {name}; write its manifest, then create a new operation"),
         ),
         (Absence::Awaited, false) => {
             let message = format!(
-                "there is no Machine {name} of this site: it waits for its manifest, and fails when none has come for 30 s \
-                 while no manifest has an error; create a new operation if another Machine is meant"
+                "this site has no Machine {name}; the operation waits for its manifest, and fails after 30 s \
+                 without it while no manifest has an error; create a new operation if another Machine is \
+                 meant"
             );
             waits(operation, PendingOperationReason::MachineNotFound, message)
         }

@@ -1,4 +1,4 @@
-//! Work on many independent values, shared among the processors by threads of its own.
+//! Work on many independent values, shared among the processors by its own threads.
 //!
 //! Called by `manifests` for files and by `parse` for the documents of one file, the second inside of the first. All calls share one
 //! [`Budget`] of threads. A call that gets no thread does all of its work itself.

@@ -137,7 +137,7 @@ impl Kind {
             Self::Operation => check_operation(object),
             Self::Configuration => check_configuration(object),
             Self::Version => {
-                let message = "a version is not written by hand: write a MachineConfiguration, whose template pxed copies into versions";
+                let message = "a version cannot be in a manifest; write a MachineConfiguration, from which pxed creates versions";
                 vec![("kind".to_owned(), message.to_owned())]
             }
         }
@@ -179,7 +179,7 @@ fn read_object(
     };
     let text = |object: &Value, key: &str| object.get(key).and_then(Value::as_str).map(str::to_owned);
     let (Some(version), Some(kind)) = (text(&object, "apiVersion"), text(&object, "kind")) else {
-        problem("", "is not a Kubernetes object: apiVersion and kind are needed".to_owned());
+        problem("", "is not a Kubernetes object; set apiVersion and kind".to_owned());
         return;
     };
     if Kind::is_list(&kind) && prefix.is_empty() {
@@ -246,7 +246,7 @@ fn join(prefix: &str, field: &str) -> String {
     }
 }
 
-/// The line of a field, or of the nearest one around it that stands in the file.
+/// Returns the line of a field, or of the nearest enclosing field in the file.
 fn line_of(lines: &Lines, path: &str) -> u64 {
     let mut path = path;
     loop {

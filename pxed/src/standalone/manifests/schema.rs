@@ -36,7 +36,7 @@ struct Rules {
 }
 
 thread_local! {
-    /// Its functions are registered once for each thread, not for each Machine.
+    /// The functions are registered once for each thread, not for each Machine.
     static VALIDATOR: Validator = Validator::new();
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn check_configuration(object: &Value) -> Vec<Finding> {
     let length = serde_json::to_vec(object).map(|text| text.len()).unwrap_or_default();
     if findings.is_empty() && length > MOST_CONFIGURATION {
         let message =
-            format!("is larger than {} KiB: put large files into the node image", MOST_CONFIGURATION >> 10);
+            format!("is larger than {} KiB; put large files into the node image", MOST_CONFIGURATION >> 10);
         return vec![("spec.template".to_owned(), message)];
     }
     if findings.is_empty() { refusals(object) } else { findings }
@@ -328,7 +328,7 @@ fn wrong_type(wanted: &str, value: &Value) -> String {
         ("string", Value::Number(_) | Value::Bool(_)) => format!("is {found}: put it in quotes"),
         ("object", _) => format!("is {found}, expected a map"),
         ("array", _) => format!("is {found}, expected a list"),
-        ("string", _) => format!("is {found}, expected a text"),
+        ("string", _) => format!("is {found}, expected a string"),
         ("boolean", _) => format!("is {found}, expected true or false without quotes"),
         _ => format!("is {found}, expected a number without quotes"),
     }

@@ -53,7 +53,7 @@ pub(crate) fn read_documents(text: &str) -> Result<Vec<Document>, SyntaxProblem>
         .collect())
 }
 
-/// A value whose parts know where they stand.
+/// A value whose parts know their positions.
 enum Node {
     Null,
     Bool(bool),

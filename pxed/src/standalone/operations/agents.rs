@@ -48,10 +48,10 @@ impl LocalOperations {
         all
     }
 
-    /// Writes how a Machine's agent says that one of its operations goes, if it is still as the agent has read it.
+    /// Stores the agent's progress report on an operation, if the operation is still the version that the agent read.
     ///
     /// # Errors
-    /// It cannot be kept now.
+    /// The report cannot be stored now.
     pub async fn write_of_agent(
         &self,
         machine: &MachineName,
@@ -121,7 +121,7 @@ fn is_agents(operation: &MachineOperation, machine: &MachineName) -> bool {
         && AGENT_OPERATIONS.contains(&spec.operation_name.as_str())
 }
 
-/// The end of an operation of an agent's whose time is over; none: it is not over.
+/// Returns the end of an agent's operation that timed out; `None` if it has not.
 fn given_up(operation: &MachineOperation, now: Timestamp) -> Option<MachineOperationStatus> {
     let machine = operation.spec.machine_ref.as_ref().map(|reference| &reference.name)?;
     if !is_agents(operation, machine) || is_finished(operation) {
@@ -142,13 +142,13 @@ fn given_up(operation: &MachineOperation, now: Timestamp) -> Option<MachineOpera
     }
     let (reason, message) = if taken {
         let text = format!(
-            "the agent of Machine {machine} took it and did not report a result within {seconds} s; check the machine"
+            "the agent of Machine {machine} started the operation and did not report a result within {seconds} s; check the machine"
         );
         (FanOutOutcome::TimedOut, text)
     } else {
         let text = format!(
-            "no agent of Machine {machine} took it within {seconds} s: is the host up, and enrolled (`bedplate machine show \
-             {machine}`)?"
+            "the agent of Machine {machine} did not start the operation within {seconds} s; check that the \
+             host is up and enrolled (`bedplate machine show {machine}`)"
         );
         (FanOutOutcome::NoExecutor, text)
     };

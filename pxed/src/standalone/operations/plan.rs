@@ -37,7 +37,7 @@ const RETENTION_PERIOD: SignedDuration = SignedDuration::from_hours(24);
 /// One operation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
-    /// The object, with its status; its `metadata.uid` says which of this name it is.
+    /// The object, with its status; its `metadata.uid` distinguishes objects of the same name.
     pub(crate) object: MachineOperation,
     /// Number of writes of the status.
     pub(crate) writes: u64,
@@ -101,12 +101,12 @@ impl Record {
         self.targets.is_none() && state == Some(OperationState::InProgress)
     }
 
-    /// As its source gives it to who carries it out, unless that is done by operations for each Machine.
+    /// Returns the operation for its executor, unless operations for each Machine carry it out.
     pub(crate) fn to_carry_out(&self) -> Option<Operation> {
         self.targets.is_none().then(|| self.operation())
     }
 
-    /// As its source gives it.
+    /// The operation as its source has it.
     pub(crate) fn operation(&self) -> Operation {
         let (object, version) = (Arc::new(self.object.clone()), self.writes.to_string());
         Operation { key: self.key(), object, version, written: self.written }
@@ -143,7 +143,7 @@ pub(crate) struct Plan {
     pub(crate) gone: Vec<OperationKey>,
     /// Operations whose manifest is back.
     pub(crate) back: Vec<OperationKey>,
-    /// For people, a line each.
+    /// Problems for users, one per line.
     pub(crate) problems: Vec<String>,
 }
 
@@ -173,7 +173,7 @@ impl Memory {
             let [manifest] = places.as_slice() else {
                 let places: Vec<_> = places.iter().map(|m| m.place()).collect();
                 plan.problems.push(format!(
-                    "MachineOperation {name} stands in {}: neither is carried out",
+                    "MachineOperation {name} is defined in {}; neither is carried out",
                     places.join(" and in ")
                 ));
                 continue;
@@ -206,7 +206,7 @@ impl Memory {
             Some(record) if record.uid() == uid => return Ok(()),
             Some(_) => {
                 return Err(format!(
-                    "an operation {name} was there before, and another of its name is not carried out: make a new name"
+                    "another operation {name} existed before, and names are not reused; choose a new name"
                 ));
             }
             None => {}
@@ -216,7 +216,7 @@ impl Memory {
         }
         if self.records.len().saturating_add(plan.new.len()) >= MAX_OPERATIONS {
             return Err(format!(
-                "operation {name} is one too many, {MAX_OPERATIONS} are remembered: remove manifests of finished ones"
+                "operation {name} exceeds the limit of {MAX_OPERATIONS} operations; remove manifests of finished operations"
             ));
         }
         let record = Record::new(operation.clone(), uid, true, now).selecting(select);
@@ -227,7 +227,7 @@ impl Memory {
     /// Returns operations whose retention has ended. `whole`: every manifest is known, so a missing one is gone.
     pub(crate) fn expired(&self, whole: bool, now: Timestamp) -> Vec<OperationKey> {
         let is_expired = |record: &&Record| {
-            // It goes with its parent.
+            // It is removed with its parent.
             if record.parent.as_ref().is_some_and(|parent| self.records.contains_key(parent)) {
                 return false;
             }
@@ -396,7 +396,7 @@ pub(crate) mod tests {
         let plan = take(&mut memory, &[manifest(3, object("x", "powerOff"))], at(1));
         assert_eq!((plan.new.len(), plan.gone.len()), (0, 0));
         assert!(
-            plan.problems[0].starts_with("ops.yaml:3: ") && plan.problems[0].ends_with("make a new name")
+            plan.problems[0].starts_with("ops.yaml:3: ") && plan.problems[0].ends_with("choose a new name")
         );
         let twice = [manifest(1, object("y", "powerOn")), manifest(9, object("y", "powerOn"))];
         let plan = take(&mut memory, &twice, at(1));

@@ -199,10 +199,10 @@ impl Follower {
     fn tell(&mut self, next: &Arc<State>, news: bool, outcome: Outcome) {
         self.due = Due::default();
         for version in &outcome.written {
-            tracing::info!(version, "version made of its manifest");
+            tracing::info!(version, "version created from its manifest");
         }
         for name in &outcome.removed {
-            tracing::info!(name, "configuration or version removed: nothing uses it");
+            tracing::info!(name, "unused configuration or version removed");
         }
         for (machine, selected) in &outcome.selected {
             let version = selected.version_name();
@@ -249,7 +249,7 @@ impl Follower {
     async fn write_again(&mut self) {
         let state = self.sender.borrow().clone();
         if let Err(error) = self.store.write(State::default().changes(&state)).await {
-            tracing::error!(%error, "choices are not kept in the new store: a restart would not know them");
+            tracing::error!(%error, "failed to store choices in the new store, a restart forgets them");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Pure: what follows from the manifests, the Machines and what is kept: configurations, their versions, what each Machine gets.
+//! Pure: result of the manifests, the Machines and the stored state: configurations, their versions, the choice of each Machine.
 //!
 //! ```text
 //! manifests --follow--> configurations --plan_versions--> versions --choose--> lock, selected, nodeRef
@@ -153,14 +153,14 @@ pub(super) fn problems(
     let twice = by_name(manifests).into_iter().filter(|(_, places)| places.len() > 1);
     let twice = twice.map(|(name, places)| {
         let places: Vec<String> = places.iter().map(|sourced| sourced.place()).collect();
-        format!("MachineConfiguration {name} stands in {}: neither is taken", places.join(" and in "))
+        format!("MachineConfiguration {name} is defined in {}; neither is used", places.join(" and in "))
     });
     let kept = state.configurations.iter().filter(|(_, configured)| configured.is_removed());
     let kept = kept.map(|(name, configured)| {
         let machines: Vec<&str> = references.of_configuration(name).into_iter().collect();
         format!(
-            "MachineConfiguration {name} is in no manifest any more (it stood in {}) and is kept, for it is in use by {}: write it \
-             again, or give these Machines another",
+            "MachineConfiguration {name} was removed from its manifest ({}) and is kept while it is in use \
+             by {}; write it again, or give these Machines another one",
             configured.origin,
             machines.join(" and ")
         )
@@ -169,8 +169,8 @@ pub(super) fn problems(
     let drained =
         drained.filter(|known| known.machine.spec.deletion_policy == DeletionPolicy::Drain).map(|known| {
             format!(
-                "Machine {}: deletionPolicy Drain does nothing without a cluster, its node runs on when the manifest is gone: write Retain \
-                 or PowerOff",
+                "Machine {}: deletionPolicy Drain has no effect without a cluster, so the node continues to \
+                 run after its manifest is removed; write Retain or PowerOff",
                 known.name
             )
         });
@@ -180,21 +180,21 @@ pub(super) fn problems(
     });
     let rolling = rolling.map(|(name, _)| {
         format!(
-            "MachineConfiguration {name}: updateStrategy RollingUpdate counts as OnDelete without a cluster; delete the Nodes one by one, \
-             or write OnDelete"
+            "MachineConfiguration {name}: updateStrategy RollingUpdate works as OnDelete without a cluster; \
+             delete the Nodes one by one, or write OnDelete"
         )
     });
     let pooled = machines.into_iter().flat_map(Snapshot::iter);
     let pooled = pooled.filter(|known| is_pooled(&known.machine)).map(|known| {
         format!(
-            "Machine {}: claimPolicy needs a cluster, no claim and no selector gives the Machine a version here; remove claimPolicy",
+            "Machine {}: claimPolicy needs a cluster, so no claim and no selector selects a version here; remove claimPolicy",
             known.name
         )
     });
     let on_claim = machines.into_iter().flat_map(Snapshot::iter);
     let on_claim = on_claim.filter(|known| follows_claims(&known.machine)).map(|known| {
         format!(
-            "Machine {}: powerPolicy OnClaim needs a cluster, and pxed does not power the Machine on here; set Managed or Unmanaged",
+            "Machine {}: powerPolicy OnClaim needs a cluster, so pxed does not power the Machine on here; set Managed or Unmanaged",
             known.name
         )
     });
@@ -254,7 +254,7 @@ fn follow_manifests(
     }
 }
 
-/// Makes, changes and removes versions of one configuration; and the configuration, if it goes.
+/// Creates, changes and removes versions of one configuration, and a removed configuration.
 fn follow_versions(
     state: &mut State,
     name: &str,
@@ -356,7 +356,7 @@ fn choose_for(
                     condition(false, ConfigurationPendingReason::ControlPlaneProtected, kept(&version))
                 }
                 (None, Some(stuck)) => {
-                    let message = format!("{}, and stays: {}", described(&selected), stuck.message);
+                    let message = format!("{}, and is kept: {}", described(&selected), stuck.message);
                     condition(false, stuck.reason, message)
                 }
                 (None, None) => condition(false, ConfigurationPendingReason::Selected, described(&selected)),
@@ -408,8 +408,8 @@ fn cluster_of(state: &State, machine: &Machine) -> Option<String> {
 
 fn kept(version: &str) -> String {
     format!(
-        "its Node is gone, but its node made the cluster ({version}: kubeadm init) and holds its etcd: it is not paved again. Restart \
-         the kubelet in the slot, which registers the Node again"
+        "the Node was deleted, but the host initialized the cluster ({version}: kubeadm init) and has its \
+         etcd, so it is not repaved; restart the kubelet in the slot, which registers the Node again"
     )
 }
 
@@ -418,7 +418,7 @@ fn described(selected: &Selected) -> String {
         SelectionSource::Reference => "spec.configurationRef",
         SelectionSource::Selector => "a machineSelector",
         SelectionSource::Claim => "a MachineClaim",
-        SelectionSource::Unknown => "a way that a later version knows",
+        SelectionSource::Unknown => "a source of a later version",
     };
     format!("{} is selected by {by}", selected.version_name())
 }

@@ -1,4 +1,4 @@
-//! Pure: configurations as people are shown them: with their versions, and which Machines use which.
+//! Pure: configurations for users, with their versions, and the version that each Machine uses.
 //!
 //! Called by the admin socket, through `NodeChoice`.
 
@@ -19,11 +19,11 @@ use crate::status::conditions::is_true;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Described {
-    /// The configuration with its status; a `deletionTimestamp` says that no manifest has it any more.
+    /// The configuration with its status. A `deletionTimestamp` marks a configuration without a manifest.
     pub configuration: MachineConfiguration,
     /// The file of its manifest.
     pub origin: String,
-    /// Its versions with their status, the newest first.
+    /// The versions with their status, the newest first.
     pub versions: Vec<MachineConfigurationVersion>,
     /// The Machines that name, get or have any of them, by name.
     pub machines: Vec<Used>,

@@ -1,4 +1,4 @@
-//! Pure: what is known of configurations, their versions and what each Machine gets, and how it lies in the store.
+//! Pure: the known configurations, their versions and the choice of each Machine, and their form in the store.
 //!
 //! Values are shared: a state that follows another costs what differs. Called by `plan` and `follow`.
 
@@ -26,7 +26,7 @@ pub struct State {
     pub machines: BTreeMap<MachineName, Arc<Chosen>>,
 }
 
-/// A configuration and where it stands.
+/// A configuration and its place in the manifests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Configured {
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(gone.with_node(&name, None, None), gone, "nobody knows");
         assert!(
             !gone.with_node(&name, Some(&node("2")), None).node_is_gone(),
-            "the kubelet has made it anew"
+            "the kubelet has re-created it"
         );
         assert!(!there.with_node(&name, None, Some(&"9".to_owned())).node_is_gone(), "another one's");
         let others = NodeRef::new("b", "1");

@@ -162,12 +162,12 @@ fn h3_a_host_that_is_not_enrolled_gets_nothing_and_says_what_it_would_be() {
     assert_eq!(site.versions(), [version(1, false)], "c1");
     site.edit(&kubernetes("v1.34.1"));
     site.settle();
-    assert_eq!(site.versions(), [version(1, false)], "c2: nobody uses it yet");
+    assert_eq!(site.versions(), [version(1, false)], "c2: no Machine uses it yet");
     assert_eq!(site.state.versions["w-v1"].spec.template.kubernetes.version, "v1.34.1");
     site.manifests.configurations.clear();
     let condition = site.condition();
     assert_eq!((condition.pending, condition.reason), (true, ConfigurationPendingReason::NoConfiguration));
-    assert!(site.versions().is_empty() && site.state.configurations.is_empty(), "nobody holds it");
+    assert!(site.versions().is_empty() && site.state.configurations.is_empty(), "no Machine uses it");
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn host_that_created_cluster_is_not_repaved_for_missing_node() {
         (false, ConfigurationPendingReason::ControlPlaneProtected)
     );
     assert!(
-        condition.message.contains("w-v1: kubeadm init") && condition.message.contains("Restart the kubelet")
+        condition.message.contains("w-v1: kubeadm init") && condition.message.contains("restart the kubelet")
     );
     assert_eq!(site.chosen(), (1, Some("1".to_owned())));
     site.agent_says(Some(&node("2")), None);
@@ -278,7 +278,7 @@ fn v3_configuration_in_use_outlives_manifest_and_is_reported() {
     site.manifests.whole = true;
     site.settle();
     let problems = site.problems();
-    assert!(problems[0].contains("w is in no manifest any more (it stood in w.yaml)"), "{problems:?}");
+    assert!(problems[0].contains("w was removed from its manifest (w.yaml)"), "{problems:?}");
     assert!(problems[0].contains("in use by a: write it again"), "{problems:?}");
     let mut other = machine(json!({}));
     other.metadata.name = Some("b".to_owned());
@@ -317,11 +317,7 @@ fn a_machine_that_is_away_for_a_moment_comes_back_to_what_was_chosen() {
     assert_eq!(site.state.machines[&name("a")].missing_since, None);
     site.machines[0].metadata.uid = Some("another".to_owned());
     site.settle();
-    assert_eq!(
-        site.chosen(),
-        (1, None),
-        "made anew under its name, it is chosen for anew (c3: the latest deployed)"
-    );
+    assert_eq!(site.chosen(), (1, None), "a re-created Machine gets a new choice (c3: the latest deployed)");
 }
 
 #[test]
@@ -343,7 +339,7 @@ fn machine_whose_deletion_needs_a_controller_is_reported() {
         site.machines = vec![machine(json!({ "deletionPolicy": policy }))];
         let problems = site.problems();
         assert_eq!(problems.len(), usize::from(named), "{policy}: {problems:?}");
-        assert!(problems.iter().all(|one| one.starts_with("Machine a: deletionPolicy Drain does nothing")));
+        assert!(problems.iter().all(|one| one.starts_with("Machine a: deletionPolicy Drain has no effect")));
     }
 }
 
@@ -369,7 +365,7 @@ fn c4_rolling_update_without_a_cluster_is_named() {
     assert!(
         problems.len() == 1
             && problems[0]
-                .starts_with("MachineConfiguration w: updateStrategy RollingUpdate counts as OnDelete"),
+                .starts_with("MachineConfiguration w: updateStrategy RollingUpdate works as OnDelete"),
         "{problems:?}"
     );
 }

@@ -1,4 +1,4 @@
-//! Writes what is said of an operation that no worker takes.
+//! Writes the status of operations that no worker takes.
 //!
 //! Part of `supervisor`.
 

@@ -524,7 +524,8 @@ async fn standalone_operation_without_machine_reports_it_and_times_out() {
     for name in ["late", "never"] {
         world.operate(name, name, "powerOff", force.clone());
     }
-    let is_unknown = |name: &str| world.message_of(name).contains(&format!("no Machine {name} of this site"));
+    let is_unknown =
+        |name: &str| world.message_of(name).contains(&format!("this site has no Machine {name}"));
     tokio::time::sleep(Duration::from_secs(25)).await;
     assert!(is_unknown("late") && is_unknown("never"), "{}", world.message_of("late"));
     // The Machine may be in the file that has an error.
@@ -570,12 +571,12 @@ async fn trust_6_a_switch_is_a_request_that_was_sent() {
     let last = |world: &World| world.status("node1").power.and_then(|power| power.last_action);
     world.operate("on", "node1", "powerOn", json!({}));
     assert!(world.until(60, |world| last(world).is_some()).await);
-    assert_eq!(switched(&world), None, "it was on already");
+    assert_eq!(switched(&world), None, "the machine was already on");
     world.operate("reset", "node1", "reset", json!({}));
     assert!(world.until(60, |world| switched(world).is_some()).await);
     let off = one(PowerState::Off);
     let _pxed = off.start("a");
-    assert!(off.until(60, |world| switched(world).is_some()).await, "switched on by itself");
+    assert!(off.until(60, |world| switched(world).is_some()).await, "powered on without an operation");
 }
 
 #[tokio::test(start_paused = true)]

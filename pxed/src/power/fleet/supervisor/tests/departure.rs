@@ -152,13 +152,13 @@ async fn deleted_machine_keeps_finalizer_until_off_or_policy_changes() {
         assert_eq!(asked(&world, bmc).last().unwrap(), "forced power off");
     }
     tokio::time::sleep(Duration::from_secs(300)).await;
-    assert!(world.is_there("node2"), "nobody knows whether it is off");
+    assert!(world.is_there("node2"), "the power state is not known");
     assert!(world.events().contains(&"PowerOffPending"));
     let status = world.status("node2");
     let condition = status.conditions.iter().find(|c| c.type_ == "PoweredOn").unwrap();
     assert!(condition.message.contains("set deletionPolicy to Retain"), "{condition:?}");
     world.change("node2", |machine| machine.spec.deletion_policy = DeletionPolicy::Retain);
-    assert!(world.until(1, |world| !world.is_there("node2")).await, "let go at once");
+    assert!(world.until(1, |world| !world.is_there("node2")).await, "released immediately");
     assert_eq!(asked(&world, "bmc2"), Vec::<String>::new());
     assert_eq!(world.state().holds.len(), 6, "once on, once off");
 }

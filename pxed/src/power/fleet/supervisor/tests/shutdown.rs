@@ -134,7 +134,7 @@ async fn o4_a_machine_that_a_user_switched_on_is_not_held_by_a_later_packet() {
     tokio::time::sleep(Duration::from_secs(700)).await;
     let last = world.status("node1").power.unwrap().last_action.unwrap();
     assert_eq!(last.action, PowerActionKind::PowerOn);
-    assert!(last.message.unwrap().starts_with("switched on by a user"));
+    assert!(last.message.unwrap().starts_with("powered on by a user"));
     assert_eq!(asked(&world, "bmc1"), Vec::<String>::new(), "and is left alone");
     world.asks_to_boot("node1");
     first.task.abort();

@@ -213,7 +213,7 @@ async fn h2_a_server_with_a_foreign_node_of_its_name_is_left_running() {
     in_cluster(&world);
     observe(&world, "Foreign", 3);
     let _pxed = world.start("a");
-    let says = |world: &World| found_running(world).contains("there is a Node of its name");
+    let says = |world: &World| found_running(world).contains("may run the Node of its name");
     assert!(world.until(60, says).await, "{}", found_running(&world));
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());

@@ -42,7 +42,7 @@ pub(super) struct Simulated {
     /// Number of requests that hang for a minute.
     pub(super) hangs: usize,
     pub(super) dead: bool,
-    /// Its machine does not shut down when it is asked to.
+    /// The machine does not shut down when it is asked to.
     pub(super) deaf: bool,
     /// It refuses to ask its machine to shut down.
     pub(super) refuses: bool,
@@ -213,7 +213,7 @@ impl World {
         self.change(name, |machine| machine.metadata.deletion_timestamp = Some(now));
     }
 
-    /// Its host comes to its user space, by a boot that began when it was switched on.
+    /// The host comes to its user space, by a boot that began when it was switched on.
     pub(super) fn comes_up(&self, name: &str) {
         self.registry.update(&name.parse().unwrap(), |status| {
             let began = status.power.as_ref().unwrap().last_action.as_ref().unwrap().time.clone();
