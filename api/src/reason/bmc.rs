@@ -1,7 +1,7 @@
 //! Faults on the way to a management controller (BMC). They appear in `BMCReachable`, in Events, in power operations and in metrics.
 //!
 //! One list has the rows of the faults that mean the same in each of these sets. `NotSupported`, `TimedOut` and `Refused` have a row in each
-//! set: of an operation they say more than of a connection.
+//! set: of an operation they mean more than of a connection.
 //!
 //! Pure.
 

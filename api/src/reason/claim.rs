@@ -12,17 +12,17 @@ reasons! {
         GrantWithdrawn: "The host has started the claim, or the claim ends: the host may no longer read the Secret with the user data.";
         GrantExpired: "The host has not started the claim within 15 minutes, and may no longer read the Secret with the user data."
             => User, "Check the host: `bedplate machine explain NAME`. Delete the Machine of Cluster API, so that its owner replaces it.";
-        EnrollmentChanged: "The host has enrolled again with another key. The right of the former key has ended."
+        EnrollmentChanged: "The host has enrolled again with another key. The former key may not read the Secret any more."
             => Agent, "No action needed: the provider grants the claim again once the host is heard.";
         HostHeld: "The host may still run the claim of another claimant."
             => User, "If that claimant is gone, release its claim: `bedplate claim release NAME`.";
         AwaitingAgent: "The host's agent was not heard since the claim was made, or its certificate has no enrollment group yet."
-            => Agent, "Check that the host is up: `bedplate machine explain NAME`. The agent renews its certificate by itself.";
+            => Agent, "Check that the host is up: `bedplate machine explain NAME`. The agent renews its certificate automatically.";
         ClaimantDeleting: "The claimant is being deleted, so the host does not start the claim."
             => Other, "No action needed: the provider releases the host.";
         ClaimantNotFound: "The claimant does not exist, so the host does not start the claim."
             => Other, "No action needed: the provider deletes a claim that its host has not started.";
-        GrantFailed: "The provider cannot let the host read the Secret with the user data. The message has the cause."
+        GrantFailed: "The provider failed to grant the host access to the Secret with the user data. The message has the cause."
             => Cluster, "Read the message. The provider tries again.";
     }
 }
@@ -31,14 +31,14 @@ reasons! {
     /// Reasons of `Fenced`. Written by the provider.
     pub enum FencedReason: "Condition Fenced of a MachineClaim", condition condition_type::FENCED {
         PoweredOff: "The BMC has powered the host off, and pxed does not power it on."
-            => User, "Repair the host, then power it on: `bedplate power on NAME`. It empties itself before it is claimed again.";
+            => User, "Repair the host, then power it on: `bedplate power on NAME`. Its agent empties the slots before the host is claimed again.";
         ConfirmedByUser: "A user has confirmed that the host is off, by the annotation bedplate.dev/host-is-off of the Machine."
-            => User, "Power the host on only while the API server answers. It empties itself before it is claimed again.";
-        PoweringOff: "The host is silent, and an operation powers it off."
+            => User, "Power the host on only while the API server answers. Its agent empties the slots before the host is claimed again.";
+        PoweringOff: "The host does not report, and an operation powers it off."
             => Bmc, "No action needed; `bedplate operation list` has its progress.";
-        PowerOffFailed: "The host is silent, and its BMC did not power it off. The message has the cause."
+        PowerOffFailed: "The host does not report, and its BMC did not power it off. The message has the cause."
             => User, "Power the host off, then confirm it: `bedplate claim release NAME --host-is-off`.";
-        HostSilent: "The host is silent, and its Machine has no BMC."
+        HostSilent: "The host does not report, and its Machine has no BMC."
             => User, "Make sure that the host is off, then confirm it: `bedplate claim release NAME --host-is-off`.";
     }
 }

@@ -15,13 +15,13 @@ reasons! {
             => User, "See condition Paved of the Machines in the message.";
         MaxUnavailableReached: "A Machine is ready for its turn, and maxUnavailable other Machines are unavailable."
             => User, "Repair the Machines in the message, delete them, or raise maxUnavailable.";
-        PausedOnFailure: "A Machine failed, and the rolling update does not continue by itself."
+        PausedOnFailure: "A Machine failed, and the rolling update has stopped."
             => User, "See condition Degraded.";
         MachinesSkipped: "All Machines are updated but those that were skipped or that failed. The message names them.";
         UpToDate: "All Machines run the version that a repave would select.";
         NoMachines: "No Machine uses the configuration.";
         Paving: "Machines have no Node yet. They are being paved.";
-        AwaitingNodeDeletion: "Machines run another version. They get the new one when their Node is deleted (OnDelete).";
+        AwaitingNodeDeletion: "Machines run another version. They are repaved when their Node is deleted (OnDelete).";
         Deleting: "The configuration is being deleted, with its versions.";
         DeletionBlocked: "The configuration is deleted, and Machines still name or run it. The message names them."
             => User, "Move or delete the Machines in the message.";
@@ -51,7 +51,7 @@ reasons! {
         EmptyDirData: "A Pod on the Node has an emptyDir, and drain.deleteEmptyDirData is false."
             => User, "Save its data, then delete the Pod.";
         UncordonedExternally: "Another client uncordoned the Node during its turn."
-            => User, "Find out who uncordons Nodes; the Machine gets another turn after an edit.";
+            => User, "Find the client that uncordons Nodes. The Machine gets another turn after an edit.";
     }
 }
 

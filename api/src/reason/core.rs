@@ -141,9 +141,9 @@ reasons! {
 reasons! {
     /// Reasons of `ScalingUp`.
     pub enum ScalingUpReason: "Condition ScalingUp of a Cluster, a MachineSet or a MachineDeployment", condition condition_type::SCALING_UP {
-        ScalingUp: "Machines are made, or must be made. The message has the cause of a delay."
+        ScalingUp: "Machines are being created, or must be created. The message has the cause of a delay."
             => Other, "If the message has a cause, correct it. Otherwise wait.";
-        NotScalingUp: "No Machine must be made.";
+        NotScalingUp: "No Machine must be created.";
         ScalingUpUnknown: "The state of a part is not known.";
         WaitingForReplicasSet: "spec.replicas is not set yet.";
         InternalError: "The object of controlPlaneRef cannot be read. The message has the cause."
@@ -277,7 +277,7 @@ reasons! {
     pub enum OwnerRemediatedReason: "Condition OwnerRemediated of a Machine of Cluster API", condition condition_type::OWNER_REMEDIATED {
         WaitingForRemediation: "A health check has marked the Machine. Its owner has not acted yet."
             => Other, "Wait. A Machine that no MachineSet and no control plane owns is not replaced: delete it.";
-        CannotBeRemediated: "The owner does not replace the Machine by itself. The message has the cause, such as a rollout that removes it."
+        CannotBeRemediated: "The owner does not replace the Machine because of the health check. The message has the cause, such as a rollout that removes it."
             => Other, "Wait for the rollout, or correct the cause in the message.";
         RemediationDeferred: "The owner replaces the Machine later. The message has the cause."
             => Other, "Wait, or correct the cause in the message.";
@@ -290,13 +290,13 @@ reasons! {
     pub enum MachineDeletingReason: "Condition Deleting of a Machine of Cluster API", condition condition_type::DELETING {
         NotDeleting: "The Machine is not deleted.";
         Deleting: "The deletion has started.";
-        WaitingForPreDrainHook: "An annotation holds the deletion before the drain. The message names it."
+        WaitingForPreDrainHook: "An annotation blocks the deletion before the drain. The message names it."
             => Other, "Wait until its program removes the annotation.";
         DrainingNode: "Pods are evicted from the Node. The message names those that stay."
             => Cluster, "Check the Pods and their PodDisruptionBudgets. Set nodeDrainTimeoutSeconds to stop waiting.";
         WaitingForVolumeDetach: "Volumes are still attached to the Node. The message names them."
             => Cluster, "Check the VolumeAttachments of the Node. Set nodeVolumeDetachTimeoutSeconds to stop waiting.";
-        WaitingForPreTerminateHook: "An annotation holds the deletion after the drain. The message names it."
+        WaitingForPreTerminateHook: "An annotation blocks the deletion after the drain. The message names it."
             => Other, "Wait until its program removes the annotation.";
         WaitingForInfrastructureDeletion: "The object of infrastructureRef is being deleted."
             => Other, "See the object of infrastructureRef.";

@@ -9,11 +9,11 @@ reasons! {
     pub enum DiagnosisReason: "Reasons that only `bedplate machine explain` shows" {
         AgentSilent: "The agent has not reported for 15 minutes."
             => Agent, "On the host: `bedplate-agent status`.";
-        AwaitingRepave: "Another version is selected than the one that runs. The host gets it when its Node is deleted."
-            => User, "Delete the Node when it suits: `kubectl delete node NAME`.";
+        AwaitingRepave: "The selected version is not the one that runs. The host is repaved when its Node is deleted."
+            => User, "To repave the host, delete its Node: `kubectl delete node NAME`.";
         AwaitingTurn: "A rolling update moves other Machines first."
             => Controller, "No action needed; `bedplate config show` has the progress.";
-        RolloutStopped: "The rolling update does not continue, because a Machine failed."
+        RolloutStopped: "A Machine failed, and the rolling update has stopped."
             => User, "See condition Degraded of the MachineConfiguration.";
     }
 }

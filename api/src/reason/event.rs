@@ -11,10 +11,10 @@ use crate::cluster::kubeadm::reason::BootstrapEvent;
 reasons! {
     /// Events of bedplate-controller.
     pub enum ControllerEvent: "Events of bedplate-controller" {
-        VersionCreated: "An edit made a version.";
+        VersionCreated: "An edit created a version.";
         VersionUpdated: "An edit changed the newest version, which no Machine uses.";
         VersionDeleted: "A version was deleted: more than revisionHistoryLimit, or with its configuration.";
-        VersionLocked: "A Machine uses the version. It does not change any more.";
+        VersionLocked: "A Machine uses the version, which is immutable from now on.";
         VersionSelected: "A version was selected for a Machine.";
         SelectionFailed: "No version can be selected, or the due selection is not possible."
             => User, "See `bedplate machine explain NAME`.";
@@ -49,7 +49,7 @@ reasons! {
             => User, "Check the PodDisruptionBudgets and the Pods in the note.";
         NodeDrained: "A drained Node was deleted.";
         RolloutStarted: "A rolling update started.";
-        RolloutPaused: "A rolling update does not continue, because a Machine failed."
+        RolloutPaused: "A Machine failed, and the rolling update has stopped."
             => User, "See condition Degraded of the MachineConfiguration.";
         RolloutFinished: "A rolling update finished.";
         OperationComplete: "An operation is complete.";

@@ -16,7 +16,7 @@ reasons! {
             => Other, "Wait, or create a Machine whose infrastructureRef names the BedplateMachine.";
         WaitingForClusterInfrastructure: "The infrastructure of the Cluster is not provisioned."
             => Other, "See condition Ready of the BedplateCluster.";
-        WaitingForBootstrapData: "The bootstrap data of the Machine is not made."
+        WaitingForBootstrapData: "The bootstrap data of the Machine does not exist yet."
             => Other, "See condition BootstrapConfigReady of the Machine.";
         ConfigurationNotFound: "The MachineConfiguration of configurationRef does not exist, or it has no such version."
             => User, "Create it, or create a new template with another configurationRef.";

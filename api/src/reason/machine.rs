@@ -15,7 +15,7 @@ with_bmc_faults! { reasons_with
             => User, "`bedplate bmc probe` shows what this BMC supports.";
         TimedOut: "The BMC accepted a request and did not answer in time."
             => Bmc, "See `bedplate power status NAME`, then the load and the log of the BMC.";
-        Refused: "The BMC rejected the request. The message has its words."
+        Refused: "The BMC rejected the request. The message has its answer."
             => Bmc, "Check the log of the BMC and the privilege of the account.";
     }
 }
@@ -24,13 +24,13 @@ reasons! {
     /// Reasons of `PoweredOn`. Written by pxed.
     pub enum PoweredOnReason: "Condition PoweredOn of a Machine", condition condition_type::POWERED_ON {
         PoweredOn: "The machine is on.";
-        PoweredOff: "The machine is off, and pxed does not power it on by itself."
+        PoweredOff: "The machine is off, and pxed powers it on only by an operation."
             => User, "Power it on: `bedplate power on NAME`.";
         PoweringOn: "pxed powered the machine on, and it is not on yet."
             => Bmc, "No action needed.";
         PoweringOff: "pxed powered the machine off, and it is not off yet."
             => Bmc, "No action needed.";
-        FoundRunning: "The machine was on before pxed knew it. pxed does not disturb it."
+        FoundRunning: "The machine was on before pxed knew it. pxed does not change its power."
             => User, "`bedplate power cycle NAME` boots it from the network; or set spec.pxe.takeover to allow one power cycle (docs/guides/machine.md).";
         AwaitsClaim: "The machine is off, and powerPolicy is OnClaim: pxed powers it on for a MachineClaim."
             => Other, "No action needed: a MachineClaim powers it on (docs/guides/bmc.md). `bedplate power on NAME` lets a new host enroll.";
@@ -210,7 +210,7 @@ reasons! {
         NodeReady: "The Node is Ready.";
         NodeNotReady: "The Node is not Ready."
             => Cluster, "Check the kubelet and the network plug-in: `kubectl describe node NAME`.";
-        NodeNotFound: "No Node has this name. The agent makes one."
+        NodeNotFound: "No Node has this name. The agent creates it."
             => Agent, "No action needed.";
         NodeStatusUnknown: "The agent has not read the Node yet."
             => Agent, "On the host: `bedplate-agent status`.";
@@ -220,7 +220,7 @@ reasons! {
 reasons! {
     /// Reasons of `Drained`: a Machine with `deletionPolicy: Drain` is being deleted. Written by bedplate-controller.
     pub enum DrainedReason: "Condition Drained of a Machine", condition condition_type::DRAINED {
-        Draining: "The Pods leave the Node. The message names the Pods that are left."
+        Draining: "The Node is being drained. The message names the remaining Pods."
             => Controller, "Wait for the drain: `kubectl get node NAME`, `kubectl get events`.";
         NodeNameConflict: "The Node of this name belongs to another host, so it is not drained."
             => Controller, "No action needed: the Machine is removed at its deadline.";
@@ -240,14 +240,14 @@ reasons! {
         Joined: "The host has joined the cluster of its claimant, which checks the Node from then on.";
         Deleting: "The Machine is being deleted."
             => Controller, "See its finalizers: `kubectl get machine NAME -o yaml`.";
-        Paused: "spec.paused is set, so every program leaves the machine as it is."
+        Paused: "spec.paused is set, so no program changes the machine."
             => User, "Unpause it: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
         AwaitingAgent: "The agent has not started to make the node."
             => Agent, "No action needed; `bedplate machine show NAME` has the agent's report.";
         RolledBack: "The selected version failed, and the former version runs again."
             => User, "Correct the MachineConfiguration, or run `bedplate config rollback`. status.rolledBack has the cause.";
-        Updating: "A rolling update has cordoned the Node, and its Pods leave."
-            => Controller, "See the Pods that are left: `kubectl describe node NAME`, annotation bedplate.dev/drain-pending.";
+        Updating: "A rolling update cordoned the Node and drains it."
+            => Controller, "See the remaining Pods: `kubectl describe node NAME`, annotation bedplate.dev/drain-pending.";
         NodeNameConflict: "The Node of this name belongs to another host."
             => User, "See docs/troubleshooting/stuck.md, \"A Node of the Machine's name exists\".";
         NodeReregistered: "The Node was deleted and registered again before the host was repaved."

@@ -21,9 +21,9 @@ reasons! {
 reasons! {
     /// Reasons of `Suspended`. Written by bedplate-controller.
     pub enum SuspendedReason: "Condition Suspended of a MachineOperation", condition condition_type::SUSPENDED {
-        MachinePaused: "spec.paused of the Machine is set. The time in which the operation must be taken does not run."
+        MachinePaused: "spec.paused of the Machine is set. The start timeout of the operation is suspended."
             => User, "Unpause it: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
-        Resumed: "The Machine is no longer paused, and the time in which the operation must be taken runs since then; or the operation was taken or has ended.";
+        Resumed: "The Machine is not paused, and the start timeout of the operation runs; or the operation has started or ended.";
     }
 }
 
@@ -48,7 +48,7 @@ with_bmc_faults! { reasons_with
         PoweredOff: "The machine is off.";
         PowerCycled: "The machine was off and is on again.";
         Reset: "The machine was reset.";
-        NotSupported: "The BMC cannot do this, or the Machine has no BMC."
+        NotSupported: "The BMC does not support the operation, or the Machine has no BMC."
             => User, "`bedplate bmc probe` shows what this BMC supports.";
         TimedOut: "The operation did not finish in time."
             => User, "See `bedplate power status NAME`. A system that ignores a shutdown needs --grace-period or --force.";
@@ -79,8 +79,8 @@ reasons! {
             => Other, "See the claim: `kubectl describe machineclaim` with the Machine's name (docs/guides/claims.md).";
         TimedOut: "The operation did not finish in time."
             => User, "On the host: `systemctl list-jobs` and `journalctl -u bedplate-agent` show what hangs.";
-        Refused: "No operation does this, or systemd rejected it. The message has the cause."
-            => User, "Do it on the host.";
+        Refused: "The operation does not support this, or systemd rejected it. The message has the cause."
+            => User, "Make the change on the host.";
         NotSupported: "The host image lacks a tool, or the agent cannot make this change."
             => User, "Read the message: it names what is missing, or what to do instead.";
         ProtocolError: "systemd sent an answer that the agent does not understand."
@@ -101,14 +101,14 @@ reasons! {
             => User, "See status.hardware.nics: `bedplate machine show NAME --output json`.";
         InsufficientSpace: "The disk has too little space for the capture."
             => User, "Reduce the parameter bytes, or give the host a larger state disk.";
-        CaptureFailed: "tcpdump failed. The message has its words."
+        CaptureFailed: "tcpdump failed. The message has its output."
             => User, "Read the message.";
         NoVersionSelected: "No version is selected for the Machine."
             => User, "See the cause: `bedplate machine explain NAME`.";
         ControlPlaneProtected: "The slot has the cluster's etcd, or an etcd member that cannot leave. Nothing was changed."
             => User, "Run `kubeadm upgrade` in the slot (docs/concepts/node.md, \"The first control plane\"), or let another control plane join first.";
         RepaveRequired: "The difference needs a repave."
-            => User, "Run `kubectl drain` and `kubectl delete node` when it suits.";
+            => User, "To repave the host, run `kubectl drain`, then `kubectl delete node`.";
         TaintChangeRequired: "The taints of the Node differ. Nothing was changed."
             => User, "Run the `kubectl taint` of the message, then create a new operation.";
         ChangeFailed: "A change was made and does not hold. The former version is still applied."
@@ -121,8 +121,8 @@ reasons! {
             => User, "Set the parameter deleteEmptyDirData=true if its data is not needed.";
         DrainTimedOut: "The Pods in the message did not leave in time."
             => User, "Check the PodDisruptionBudgets and the Pods in the message, or raise drainTimeoutSeconds.";
-        DrainFailed: "The API server rejected the kubelet's credential."
-            => User, "Check that kubelet.conf in the slot belongs to this cluster. The message has the API server's words.";
+        DrainFailed: "The API server rejected the kubelet's credential, or the credential names no Node."
+            => User, "Check that kubelet.conf in the slot belongs to this cluster. The message has the API server's answer.";
         UncordonFailed: "The host has booted again, and its Node could not be uncordoned in time."
             => User, "Check the kubelet, then `kubectl uncordon` the Node.";
         ShutdownInhibited: "A program on the host blocks the shutdown. The message names it."
@@ -131,7 +131,7 @@ reasons! {
             => User, "Check the machine. Create a new operation if it is still needed.";
         HostRebooted: "The host booted during the operation, so its end is not known."
             => User, "Check the machine. Create a new operation if it is still needed.";
-        OutcomeUnknown: "The agent lost its notes, so it is not known whether the operation was carried out."
+        OutcomeUnknown: "The agent lost its record of the operation, so it is not known whether it was carried out."
             => User, "Check the machine. Create a new operation if it is still needed.";
     }
 }
@@ -150,7 +150,7 @@ reasons! {
             => User, "Narrow --selector or --field-selector in a new operation.";
         InvalidSelector: "The API server rejected the selector."
             => User, "Correct --selector or --field-selector in a new operation.";
-        NoExecutor: "No program took the operation in time: the host is off, its agent does not run, or the name is wrong."
+        NoExecutor: "No program started the operation in time: the host is off, its agent does not run, or the name is wrong."
             => User, "Check the operation's name, and the Machine: `bedplate machine show NAME`. Then create a new operation.";
         MachineNotFound: "The Machine does not exist."
             => User, "Create the Machine, or correct the name, then create a new operation.";

@@ -92,7 +92,7 @@ reasons! {
         TokenExpired: "The token expired one hour after its seed was issued."
             => User, "Boot the machine again.";
         TokenUsed: "Another key enrolled with the token."
-            => User, "Boot the machine again, or create a new token. Find out who enrolled if it was not you.";
+            => User, "Boot the machine again, or create a new token. If you did not enroll that host, identify it.";
         TokenSuperseded: "A host has enrolled by a newer token of this Machine."
             => User, "Boot the machine again.";
         UnknownMachine: "No Machine has the MAC address of this boot."
@@ -115,7 +115,7 @@ reasons! {
         StoreFailed: "pxed's store failed. The agent tries again."
             => User, "See pxed's log.";
         RateLimited: "The host asks more often than an agent does. It is accepted again after Retry-After."
-            => User, "Find out what runs on the host.";
+            => User, "Identify the program that sends the requests.";
     }
 }
 
