@@ -14,10 +14,10 @@ use crate::reach::RegistryReach;
 #[derive(Debug, Clone, Parser)]
 #[command(name = "bedplate-controller", version)]
 pub struct Cli {
-    /// The kubeconfig file; absent: the service account of the pod
+    /// Kubeconfig file [default: the service account of the pod]
     #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// The namespace of the Lease by which of several controllers one acts
+    /// Namespace of the Lease that elects one of several controllers
     #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE", default_value = "bedplate-system")]
     pub namespace: String,
     /// Holder identity of this controller in the Lease
@@ -26,10 +26,10 @@ pub struct Cli {
     /// Listen address of /healthz, /readyz and /metrics
     #[arg(long, env = "BEDPLATE_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:9069")]
     pub listen: SocketAddr,
-    /// Networks where no registry is whose tags are resolved (CIDR, separated by commas): the cluster's services and pods
+    /// Networks whose registries never resolve a tag (CIDR, separated by commas): the cluster's services and pods
     #[arg(long, env = "BEDPLATE_IMAGE_FORBIDDEN_NETWORKS", value_name = "NETWORKS", value_delimiter = ',')]
     pub image_forbidden_networks: Vec<IpNet>,
-    /// Networks where such a registry may be although it is refused otherwise
+    /// Networks whose registries may resolve a tag although they are forbidden otherwise
     #[arg(long, env = "BEDPLATE_IMAGE_ALLOWED_NETWORKS", value_name = "NETWORKS", value_delimiter = ',')]
     pub image_allowed_networks: Vec<IpNet>,
     /// Logging
@@ -38,7 +38,7 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// Returns where registries may be.
+    /// Returns the networks in which registries may be.
     pub fn image_reach(&self) -> RegistryReach {
         let (forbidden, allowed) = (&self.image_forbidden_networks, &self.image_allowed_networks);
         RegistryReach(Reach { forbidden: forbidden.clone(), allowed: allowed.clone() })

@@ -53,7 +53,7 @@ pub async fn reconcile(
         let versions: Vec<_> = index.versions_of(&configuration.name_any()).into_iter().cloned().collect();
         (plan(&configuration, &index, (&nodes, clocks), now), versions)
     };
-    // The clock says whether an agent is heard, and whether a Node should long be there.
+    // Heartbeats and overdue Nodes depend on the time, not on a change.
     let after = (rollout::settings(&configuration).is_some() || plan.awaits_nodes())
         .then_some(ROLLOUT_CHECK_INTERVAL);
     if plan.is_empty() {
@@ -70,7 +70,7 @@ async fn apply(
     world: &World,
 ) -> Result<(), WriteError> {
     if plan.hold {
-        // Comes again by the watch, with its finalizer.
+        // The watch returns the configuration with its finalizer.
         return hold(configuration, true, world).await;
     }
     let mut failed = Failed::default();
@@ -88,7 +88,7 @@ async fn apply(
         report_version(configuration, write, world);
     }
     failed.note(count(configuration, plan, versions, world).await);
-    // The status depends on what was made, for it has its number, or says why it was not.
+    // The status has the number of the new version, or the reason why it was not written.
     let mut known = configuration.status.as_ref().and_then(|status| status.latest_version).unwrap_or(0);
     let status = match &refused {
         Some(why) => plan.status_of(configuration, Some((reason, why)), Timestamp::now()),
@@ -119,9 +119,9 @@ fn report_version(configuration: &MachineConfiguration, write: &Write, world: &W
     let (Write::Create(object) | Write::Copy(object)) = write;
     let name = object.name_any();
     let (reason, note) = match write {
-        Write::Create(_) => (ControllerEvent::VersionCreated, format!("{name} is made of it")),
+        Write::Create(_) => (ControllerEvent::VersionCreated, format!("created version {name}")),
         Write::Copy(_) => {
-            let note = format!("the edit went into {name}, which no Machine has used yet");
+            let note = format!("edit written to version {name}; no Machine has used it yet");
             (ControllerEvent::VersionUpdated, note)
         }
     };
@@ -145,7 +145,7 @@ async fn count(
     failed.end()
 }
 
-/// Deletes the versions that go; a policy may refuse one of them, for its Machines are known to the API server a moment later.
+/// Deletes the versions of the plan. A policy may refuse one of them while the API server knows a Machine that uses it.
 async fn remove(
     configuration: &MachineConfiguration,
     plan: &VersionPlan,
@@ -159,8 +159,9 @@ async fn remove(
         let gone = write::delete(&each, &version, uid, resource_version).await;
         tracing::info!(version, ok = gone.is_ok(), "version deletion finished");
         if failed.note(gone) {
-            let note =
-                format!("{version} goes: no Machine uses it, and it is not among the newest that are kept");
+            let note = format!(
+                "deleted version {version}: no Machine uses it, and revisionHistoryLimit does not keep it"
+            );
             world.news.publish(configuration, ControllerEvent::VersionDeleted, &note);
         }
     }
@@ -178,7 +179,7 @@ fn runs_first(configuration: &str, index: &Index) -> bool {
     applied.any(|applied| applied.name == configuration && makes(applied))
 }
 
-/// Returns the error of an edit of which no host can make a node.
+/// Returns the error of an edit whose template no host can run.
 fn invalid(write: &Write, world: &World) -> Option<WriteError> {
     let (Write::Create(object) | Write::Copy(object)) = write;
     let is_run = runs_first(&object.spec.configuration_name, &world.stores.index());
@@ -186,7 +187,7 @@ fn invalid(write: &Write, world: &World) -> Option<WriteError> {
     Some(WriteError::Refused { what: called(&**object), why })
 }
 
-/// Makes or changes a version.
+/// Creates or changes a version.
 async fn make(
     write: &Write,
     known: &[&MachineConfigurationVersion],
@@ -195,7 +196,7 @@ async fn make(
     let (Write::Create(object) | Write::Copy(object)) = write;
     let (name, what) = (object.name_any(), called(&**object));
     if let Write::Create(object) = write {
-        // The one before it may just have been made: the watch of versions is a moment behind that of configurations then.
+        // The version before it may be new. The watch of versions may lag behind that of configurations.
         let before = version_name(&object.spec.configuration_name, object.spec.version.saturating_sub(1));
         let is_known = known.iter().any(|version| version.name_any() == before);
         if !is_known && let Some(found) = world.live::<MachineConfigurationVersion>(&before).await? {
@@ -240,7 +241,8 @@ async fn release(
         let gone = hold(configuration, false, world).await;
         tracing::info!(configuration = name, ok = gone.is_ok(), "finalizer removal finished");
         if failed.note(gone) {
-            let note = "it goes, with its versions: no Machine names or has it";
+            let note =
+                "finalizer removed: no Machine references or uses the MachineConfiguration or its versions";
             world.news.publish(configuration, ControllerEvent::FinalizerRemoved, note);
         }
     }

@@ -53,7 +53,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// One more.
+    /// Adds a Machine.
     pub fn add(&mut self, name: &str) {
         self.count += 1;
         self.first.insert(name.to_owned());
@@ -62,7 +62,7 @@ impl Names {
         }
     }
 
-    /// `5 Machines (a, b, c and 2 more)`. None if there are none.
+    /// Returns a text such as `5 Machines (a, b, c and 2 more)`. None if there are no Machines.
     pub fn told(&self) -> Option<String> {
         let more = self.count.saturating_sub(self.first.len());
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
@@ -91,12 +91,11 @@ pub struct Awaited {
 /// the number of its newest version.
 pub fn at_rest(name: &str, latest: i64, awaited: &Awaited) -> Standing {
     let moving = awaited.moving.told();
-    let moving = moving.map(|them| format!("{them} without a Node: being paved with what was chosen"));
+    let moving = moving.map(|them| format!("{them} without a Node: paving with the selected version"));
     let outdated = awaited.outdated.told().map(|them| {
         let newest = version_name(name, latest);
         format!(
-            "{them} with another version than a repave would give now (the newest is {newest}): it comes when the Node is deleted, by \
-             kubectl delete node NAME"
+            "{them} with another version than a repave would select (newest: {newest}); delete the Node to repave it: `kubectl delete node NAME`"
         )
     });
     let is_moving = moving.is_some();
@@ -104,19 +103,21 @@ pub fn at_rest(name: &str, latest: i64, awaited: &Awaited) -> Standing {
         (Some(moving), Some(outdated), _) => (ProgressingReason::Paving, format!("{moving}; {outdated}")),
         (Some(moving), None, _) => (ProgressingReason::Paving, moving),
         (None, Some(outdated), _) => (ProgressingReason::AwaitingNodeDeletion, outdated),
-        (None, None, 0) => (ProgressingReason::NoMachines, "no Machine uses it".to_owned()),
+        (None, None, 0) => {
+            (ProgressingReason::NoMachines, "no Machine uses this MachineConfiguration".to_owned())
+        }
         (None, None, 1..) => {
-            let message = "every Machine that uses it has what a repave would give now";
+            let message = "all Machines run the version that a repave would select";
             (ProgressingReason::UpToDate, message.to_owned())
         }
     };
     let went_back = awaited.rolled_back.told().map(|them| {
-        format!("{them} tried what was chosen for them and went back: status.rolledBack says why")
+        format!("{them} rolled back from the selected version; see status.rolledBack of the Machine")
     });
     let missing = awaited.late.told().map(|them| {
         format!(
-            "{them} without a Node of the selected version for longer than its health gate and 30 minutes: bedplate machine explain NAME \
-             shows the pending step; repair the host (spec.paused meanwhile), or delete the Machine"
+            "{them} without a Node of the selected version for longer than its health gate and 30 minutes; see `bedplate machine explain NAME`, then \
+             repair the host (set spec.paused meanwhile) or delete the Machine"
         )
     });
     let degraded = match (went_back, missing) {
@@ -136,12 +137,11 @@ pub fn leaving(holders: &BTreeSet<&str>) -> Standing {
     holders.iter().for_each(|holder| names.add(holder));
     let progressing = match names.told() {
         None => {
-            let message = "it goes, with its versions: no Machine names or has it";
+            let message = "being deleted with its versions: no Machine references or uses them";
             (true, ProgressingReason::Deleting, message.to_owned())
         }
         Some(them) => {
-            let held =
-                "it goes when no Machine names or has it any more (configurationRef, selected, applied)";
+            let held = "deletion waits until no Machine uses this MachineConfiguration (configurationRef, selected, applied)";
             (false, ProgressingReason::DeletionBlocked, format!("{held}: {them}"))
         }
     };
@@ -177,7 +177,7 @@ pub fn merge(
     after
 }
 
-/// Status, and reason and message, of `Ready`.
+/// Returns status, reason and message of `Ready`.
 fn ready<'a>(
     standing: &'a Standing,
     newest: &'a Newest,
@@ -198,8 +198,8 @@ fn ready<'a>(
     }
 }
 
-/// Returns true if nothing continues without a user. A registry is asked again, and Machines that still move are waited for; an edit that
-/// became no version stays one.
+/// Returns true if nothing continues without a user. Requests to a registry are retried, and Machines may still be paved. An edit that was
+/// not written as a version stays unwritten.
 fn is_stalled(gravest: DegradedReason, progressing: bool) -> bool {
     match gravest {
         DegradedReason::InvalidTemplate | DegradedReason::VersionInvalid => true,
@@ -208,7 +208,7 @@ fn is_stalled(gravest: DegradedReason, progressing: bool) -> bool {
     }
 }
 
-/// Returns true if the status reports a missing Node. A trouble of a version hides that in `Degraded`, and then a paused update reports it.
+/// Returns true if the status reports a missing Node. A fault of a version hides it in `Degraded`; a paused update then reports it.
 pub fn is_missing_reported(configuration: &MachineConfiguration) -> bool {
     let has = |type_: &str, reason: &str| configuration.condition(type_).is_some_and(|c| c.reason == reason);
     let degraded = |reason: DegradedReason| has(DEGRADED, reason.as_str());

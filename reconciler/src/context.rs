@@ -62,20 +62,20 @@ pub struct Stores {
     pub operations: Store<MachineOperation>,
     /// MachineClaims.
     pub claims: Store<MachineClaim>,
-    /// Requests about which nothing was decided yet.
+    /// Requests without a decision.
     pub open: Arc<Lock<Open>>,
     /// Lookups by more than a name. The index may lag behind the stores.
     pub index: Arc<RwLock<Index>>,
     /// Lookups of operations by Machine and parent.
     pub whose: Arc<Whose>,
-    /// When agents were heard.
+    /// Times of the agents' heartbeats.
     pub heard: Arc<Heard>,
     /// Times since which Machines wait for their selected version.
     pub waits: Arc<Waits>,
 }
 
 impl Stores {
-    /// Ends when each has had its first list; `None`: a watch has ended before.
+    /// Waits until each store has its first list. None: a watch has ended before.
     pub async fn are_whole(&self) -> Option<()> {
         synced(&self.configurations).await?;
         synced(&self.versions).await?;
@@ -99,13 +99,13 @@ impl Stores {
             && self.configurations.state().iter().all(|one| index.configuration_is_known(&one.name_any()))
     }
 
-    /// The operations of a Machine.
+    /// Returns the operations of a Machine.
     pub fn operations_of(&self, machine: &str) -> Vec<Arc<MachineOperation>> {
         let names = self.whose.of_machine(machine);
         names.iter().filter_map(|name| self.operations.get(&ObjectRef::new(name))).collect()
     }
 
-    /// Returns the requests about which nothing was decided yet.
+    /// Returns the requests without a decision.
     pub fn open(&self) -> MutexGuard<'_, Open> {
         self.open.lock()
     }
@@ -141,8 +141,8 @@ pub struct World {
     pub drains: drains::Memory,
     /// Addresses of the API server and the Services, which were read last.
     pub claims: RecentClaims,
-    /// Versions that are being given to Machines while the stores do not show it yet. Each entry has its own
-    /// number: a user's edit and a rolling update may concurrently give two versions to one Machine.
+    /// Versions that are being selected for Machines while the stores do not show it yet. Each entry has its own
+    /// number: a user's edit and a rolling update may concurrently select two versions for one Machine.
     giving: Lock<BTreeMap<u64, (String, i64)>>,
 }
 
@@ -195,7 +195,7 @@ impl World {
         Self { reach: Arc::new(reach), ..self }
     }
 
-    /// A MachineConfiguration.
+    /// Returns a MachineConfiguration by its name.
     pub fn configuration(&self, name: &str) -> Option<Arc<MachineConfiguration>> {
         self.stores.configurations.get(&ObjectRef::new(name))
     }
@@ -206,10 +206,10 @@ impl World {
         Api::all(self.client.clone())
     }
 
-    /// Reads an object as it is now. None: it does not exist.
+    /// Reads an object live. None: it does not exist.
     ///
     /// # Errors
-    /// The API server did not say.
+    /// The API server did not answer.
     pub async fn live<K>(&self, name: &str) -> Result<Option<K>, WriteError>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
@@ -217,7 +217,7 @@ impl World {
         read(&Api::all(self.client.clone()), name).await
     }
 
-    /// Reads the holders of versions live. A Machine that is just being given a version counts too.
+    /// Reads the holders of versions live. A Machine for which a version is being selected counts, too.
     ///
     /// # Errors
     /// The API server did not answer.
@@ -230,7 +230,7 @@ impl World {
         Ok((references, giving))
     }
 
-    /// Says that a Machine is being given a version, until what is returned is dropped.
+    /// Records that a version is being selected for a Machine, until the returned guard is dropped.
     pub fn give(&self, configuration: &str, version: i64) -> Giving<'_> {
         let mut giving = self.giving.lock();
         let number = giving.last_key_value().map_or(0, |(last, _)| last.wrapping_add(1));
@@ -239,7 +239,7 @@ impl World {
     }
 }
 
-/// A version is being given to a Machine.
+/// Guard of a version that is being selected for a Machine.
 pub struct Giving<'a> {
     world: &'a World,
     number: u64,

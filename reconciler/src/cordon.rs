@@ -26,7 +26,7 @@ const MAX_MESSAGE: usize = 512;
 pub enum Purpose {
     /// Repave with this version (`<configuration>-v<N>`).
     Rollout(String),
-    /// Because its Machine is deleted.
+    /// Deletion of the Machine.
     Deletion,
 }
 
@@ -146,7 +146,7 @@ pub fn failed(node: &Node) -> Option<Failed> {
     serde_json::from_str(node.annotations().get(DRAIN_FAILED)?).ok()
 }
 
-/// A message as it is kept on a Node.
+/// Returns a message, cut to the length that is kept on a Node.
 pub fn cut(message: &str) -> String {
     message.chars().take(MAX_MESSAGE).collect()
 }

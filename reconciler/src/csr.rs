@@ -36,7 +36,7 @@ pub fn is_for_a_kubelet(request: &CertificateSigningRequest) -> bool {
     asks_for(request).is_some()
 }
 
-/// Returns true if nothing was decided yet about a request for a kubelet.
+/// Returns true if a request for a kubelet has no decision.
 pub fn is_open(request: &CertificateSigningRequest) -> bool {
     is_for_a_kubelet(request) && !decide::is_decided(request)
 }
@@ -56,7 +56,7 @@ pub async fn reconcile(
 ) -> Result<Option<Duration>, WriteError> {
     let Some(name) = asks_for(&request).filter(|_| !decide::is_decided(&request)) else { return Ok(None) };
     if !world.stores.open().is_new(&request.name_any()) {
-        // Its user has made newer ones since. The watch brings it again when one of these is decided or deleted.
+        // The user has created newer requests. The watch returns this one when one of them is decided or deleted.
         tracing::debug!(request = request.name_any(), machine = name, "older certificate request skipped");
         return Ok(None);
     }
@@ -66,12 +66,12 @@ pub async fn reconcile(
     let (event, message) = match verdict(&request, machine.as_ref(), node.as_ref(), &world).await? {
         Verdict::NotOurs => return Ok(None),
         Verdict::Wait(why) => {
-            tracing::debug!(request = request.name_any(), machine = name, why, "certificate request waits");
+            tracing::debug!(request = request.name_any(), machine = name, why, "certificate request pending");
             return Ok(Some(NODE_DELAY));
         }
         Verdict::LeaveOpen(why) => {
             tell(&world, machine.as_ref(), &request, ControllerEvent::CertificateApprovalRequired, &why);
-            let why = format!("a user must decide: {why}");
+            let why = format!("approval by a user required: {why}");
             // Read again with growing delays: an agent may report a new address meanwhile. The log has each reason once.
             return Err(WriteError::Later { what: called(&*request), why, again: None });
         }
@@ -104,7 +104,7 @@ async fn verdict(
     }
 }
 
-/// Returns the role of the version that the controller has selected for a Machine. The host's own word, `status.applied`, decides nothing.
+/// Returns the role of the version that the controller has selected for a Machine. `status.applied`, a report of the host, does not count.
 fn role_of(machine: &Machine, world: &World) -> Option<NodeRole> {
     let selected = machine.selected()?;
     let index = world.stores.index();
@@ -114,8 +114,8 @@ fn role_of(machine: &Machine, world: &World) -> Option<NodeRole> {
 
 fn approved(request: &CertificateSigningRequest) -> &'static str {
     match serving::asks_for(request) {
-        Some(_) => "the kubelet of a Machine asks for a certificate of its own name and addresses",
-        None => "its agent asks for the certificate of its own Node",
+        Some(_) => "kubelet of a Machine requests a certificate for its own name and addresses",
+        None => "agent of a Machine requests the certificate of its own Node",
     }
 }
 
@@ -141,7 +141,7 @@ async fn write(
 ) -> Result<(), WriteError> {
     let now = Time(Timestamp::now());
     let mut decided = request.clone();
-    // Conditions of a request are a list that is only ever added to, and its resource version goes along.
+    // Conditions of a request are only appended. The resource version of the request is sent along.
     decided.status.get_or_insert_default().conditions.get_or_insert_default().push(
         CertificateSigningRequestCondition {
             type_: type_.to_owned(),

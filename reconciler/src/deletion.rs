@@ -1,8 +1,8 @@
-//! Machines that are deleted with `deletionPolicy: Drain`: the Node is cordoned, drained and deleted, the agent stops the slot, and the
-//! object goes after that.
+//! Machines that are deleted with `deletionPolicy: Drain`: the Node is cordoned, drained and deleted, and the agent stops the slot. Then the
+//! object is deleted.
 //!
-//! Decided by `plan`. The agent stops the slot once the Node is gone and its Machine is being deleted with this policy; the finalizer
-//! keeps the object for as long, which the agent could not read otherwise.
+//! `plan` decides. The agent stops the slot when the Node is gone and its Machine is being deleted with this policy. The finalizer keeps the
+//! object until then, because the agent must read it.
 
 mod plan;
 
@@ -27,7 +27,7 @@ use crate::metrics::Kind;
 use crate::node::drain;
 use crate::rollout::{Purpose, limit};
 
-/// Does what is next for one Machine.
+/// Carries out the next step for one Machine.
 ///
 /// # Errors
 /// [`WriteError`]
@@ -91,7 +91,7 @@ async fn apply(
             drain::cordon(world, node, &Purpose::Deletion, now).await?;
             tracing::info!(machine = name, "Node cordoned for the deletion of its Machine");
             let note =
-                format!("it is deleted with deletionPolicy Drain: Node {name} is cordoned, its Pods leave");
+                format!("Machine deleted with deletionPolicy Drain; Node {name} is cordoned and drained");
             world.news.publish(machine, ControllerEvent::DrainStarted, &note);
             return Ok(Some(Duration::from_millis(200)));
         }
@@ -115,9 +115,8 @@ async fn empty(
     if anyway || !pods.iter().any(Pod::has_to_leave) {
         drain::remove(world, node).await?;
         tracing::info!(machine = name, anyway, "Node deleted");
-        let how =
-            if anyway { "is not Ready, and its time is over" } else { "has no Pods any more that leave" };
-        let note = format!("Node {name} {how}: it was deleted, and the agent must stop the slot");
+        let how = if anyway { "not Ready at the end of the timeout" } else { "drained" };
+        let note = format!("Node {name} deleted: {how}; waiting for the agent to stop the slot");
         world.news.publish(machine, ControllerEvent::NodeDrained, &note);
         return Ok(Some(Duration::from_millis(200)));
     }

@@ -23,7 +23,7 @@ use bedplate_rules::selection::is_deployed;
 /// Sender of a kind's queue. Clones share the queue.
 pub type Queue<K> = bedplate_engine::Queue<K, Kind>;
 
-/// The ends to send into; clones share them.
+/// Senders of all queues. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Queues {
     /// Configurations to reconcile.
@@ -52,12 +52,12 @@ impl Queues {
         self.configurations.put(ObjectRef::new(name)).await;
     }
 
-    /// A configuration by its name, in a while.
+    /// Enqueues a configuration by its name, after a delay.
     pub async fn configuration_later(&self, name: &str) {
         self.later.put(ObjectRef::new(name)).await;
     }
 
-    /// A version, if it is being deleted.
+    /// Enqueues a version, if it is being deleted.
     pub async fn version(&self, version: &MachineConfigurationVersion) {
         if is_leaving(version) {
             self.versions.put(ObjectRef::from_obj(version)).await;
@@ -71,7 +71,7 @@ impl Queues {
         }
     }
 
-    /// The versions of a configuration that are being deleted.
+    /// Enqueues the versions of a configuration that are being deleted.
     pub async fn leaving_of(&self, configuration: &str, stores: &Stores) {
         let versions: Vec<_> = stores.index().versions_of(configuration).into_iter().cloned().collect();
         for version in versions {
@@ -79,17 +79,17 @@ impl Queues {
         }
     }
 
-    /// A Machine by its name.
+    /// Enqueues a Machine by its name.
     pub async fn machine(&self, name: &str) {
         self.machines.put(ObjectRef::new(name)).await;
     }
 
-    /// The rolling update of a configuration.
+    /// Enqueues the rolling update of a configuration.
     pub async fn rollout(&self, configuration: &str) {
         self.rollouts.put(ObjectRef::new(configuration)).await;
     }
 
-    /// A Machine, if it is drained before it goes.
+    /// Enqueues a Machine, if it is drained before its deletion.
     pub async fn departure(&self, machine: &Machine) {
         if deletion::concerns(machine) {
             self.departures.put(ObjectRef::from_obj(machine)).await;
@@ -109,17 +109,17 @@ impl Queues {
         }
     }
 
-    /// A request by its name.
+    /// Enqueues a request by its name.
     pub async fn request(&self, name: &str) {
         self.requests.put(ObjectRef::new(name)).await;
     }
 
-    /// An operation by its name.
+    /// Enqueues an operation by its name.
     pub async fn operation(&self, name: &str) {
         self.operations.put(ObjectRef::new(name)).await;
     }
 
-    /// The operations of a Machine that have not ended.
+    /// Enqueues the unfinished operations of a Machine.
     pub async fn operations_of(&self, machine: &str, stores: &Stores) {
         for operation in stores.operations_of(machine) {
             if !is_finished(&operation) {

@@ -8,7 +8,7 @@ pub(crate) fn provider_id(machine: &str) -> String {
     format!("bedplate://{machine}")
 }
 
-/// Reason why the Node of a Machine's name belongs to another host; none if it is the Machine's own.
+/// Returns the reason why the Node with a Machine's name belongs to another host. None if it is the Machine's own.
 ///
 /// A Node without providerID is foreign. Bedplate's kubelets register with theirs from the first request on, by the flag --provider-id
 /// (`bootstrap::registration`), and the API server never lets it change. Nodes that plain kubeadm joined have none.
@@ -16,7 +16,7 @@ pub(crate) fn foreign(machine: &Machine, node: &Node) -> Option<String> {
     let (found, own) = (found(node), provider_id(machine.metadata.name.as_deref().unwrap_or_default()));
     let has = if found.is_empty() { "no providerID".to_owned() } else { format!("providerID {found}") };
     let name = node.metadata.name.as_deref().unwrap_or_default();
-    (found != own).then(|| format!("Node {name} has {has} where {own} is required; it is not this Machine's"))
+    (found != own).then(|| format!("Node {name} has {has} instead of {own}; it belongs to another host"))
 }
 
 /// Returns true if a Node is that of the Machine of this name.

@@ -51,12 +51,9 @@ pub fn resolved_by_hosts(image: &NodeImage) -> Option<&'static str> {
     if !is_tag(image) {
         None
     } else if image.reference.starts_with(LAYOUT) {
-        Some("lies on the hosts")
+        Some("is stored on the hosts")
     } else {
-        image
-            .pull_secret_ref
-            .as_ref()
-            .map(|_| "takes a Secret to be asked for, which the controller does not read")
+        image.pull_secret_ref.as_ref().map(|_| "needs a pull secret, which the controller does not read")
     }
 }
 
@@ -104,7 +101,7 @@ pub fn is_described(version: &MachineConfigurationVersion) -> bool {
             && observed == ready.and_then(|c| c.observed_generation)
 }
 
-/// A choice, once the image of what is chosen is known: a version is not locked before.
+/// Returns the choice, once the image of its version is known. A version is not locked before.
 pub fn once_resolved(
     choice: Choice,
     has_selected: bool,
@@ -119,7 +116,7 @@ pub fn once_resolved(
     let why = failure(version).unwrap_or("the registry has not answered yet");
     let pending = Pending {
         reason: ConfigurationPendingReason::ImageUnresolved,
-        message: format!("{name} names its image by a tag: {why}"),
+        message: format!("image tag of {name} is not resolved: {why}"),
         nearest: Vec::new(),
     };
     if has_selected { Choice::Keep(Some(pending)) } else { Choice::Pending(pending) }
@@ -128,7 +125,7 @@ pub fn once_resolved(
 /// Resolves one version's tag.
 ///
 /// # Errors
-/// The registry did not say, or [`WriteError`].
+/// The registry did not answer, or [`WriteError`].
 pub async fn reconcile(
     version: Arc<MachineConfigurationVersion>,
     world: Arc<World>,
@@ -152,7 +149,8 @@ pub async fn reconcile(
         );
         match &answer {
             Ok(digest) => {
-                let note = format!("{} stands for {digest}, for all its Machines", image.reference);
+                let note =
+                    format!("resolved {} to {digest} for all Machines of this version", image.reference);
                 world.news.publish(&*version, ControllerEvent::ImageResolved, &note);
             }
             Err(error) => {
@@ -160,7 +158,7 @@ pub async fn reconcile(
             }
         }
     }
-    let what = format!("the image of MachineConfigurationVersion {}", version.name_any());
+    let what = format!("image of MachineConfigurationVersion {}", version.name_any());
     match answer {
         Ok(_) => Ok(()),
         Err(error @ (EnsureImageError::Refused { .. } | EnsureImageError::InvalidReference { .. })) => {
@@ -192,10 +190,10 @@ fn told(image: &NodeImage, error: &EnsureImageError) -> String {
         EnsureImageError::Refused { problem, .. } => format!("the registry refuses ({problem})"),
         other => other.to_string(),
     };
-    format!("{}: {why}; it is asked again, or name the digest (@sha256:...)", image.reference)
+    format!("{}: {why}; the request is retried; to avoid it, name the digest (@sha256:...)", image.reference)
 }
 
-/// A version's status after an answer.
+/// Returns the status of a version after an answer.
 fn answered(
     version: &MachineConfigurationVersion,
     answer: Result<&Digest, String>,
@@ -218,8 +216,8 @@ fn answered(
     status
 }
 
-/// Returns the controller's part of a version's status, whole: server-side apply removes the fields that it omits. `machines`: the number of
-/// Machines that hold it, if that is another one now.
+/// Returns all fields of a version's status that the controller owns: server-side apply removes the fields that it omits. `machines`: the number
+/// of Machines that hold the version, if it has changed.
 pub fn status_of(
     version: &MachineConfigurationVersion,
     deployed: bool,

@@ -1,11 +1,11 @@
 //! bedplate-controller: joins pxed and the agents through the kinds of a cluster (docs/concepts/controller.md).
 //!
 //! ```text
-//! watches -> world (one store for each kind, one index) -> what is touched -> reconcile: plan (pure) -> apply -> status
+//! watches -> world (one store for each kind, one index) -> affected objects -> reconcile: plan (pure) -> apply -> status
 //! ```
 //!
-//! One module for each kind. Which versions there are and which one a Machine gets is `rules::selection`'s; here it is read and
-//! written. Nothing is decided by `status.phase`.
+//! One module for each kind. `rules::selection` decides which versions exist and which one a Machine gets; this crate reads and writes
+//! the objects. No decision depends on `status.phase`.
 
 pub mod cache;
 pub mod cli;

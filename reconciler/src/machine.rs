@@ -1,7 +1,7 @@
-//! Machines: which version they get, their Nodes, and how they look (H3 to H7, C3).
+//! Machines: selection of versions, their Nodes, and their conditions (H3 to H7, C3).
 //!
-//! Read: the stores; whether a Node is gone is asked live. Decided: `plan`. Written here: the lock of a version before the choice of
-//! it, bound to the Machine as it was read, so that a choice that was made already is never made again by who has not seen it.
+//! Reads the stores, and live whether a Node is gone. `plan` decides. Writes the lock of a version before its selection. The write is bound to
+//! the Machine that was read, so a choice is never repeated by a controller that has not seen it.
 
 mod events;
 mod node_facts;
@@ -37,7 +37,7 @@ pub async fn reconcile(machine: Arc<Machine>, world: Arc<World>) -> Result<(), W
     look(machine, None, &world).await
 }
 
-/// Gives a Machine what is newest: a rolling update has its turn.
+/// Selects the newest version for a Machine, for its turn in a rolling update.
 ///
 /// # Errors
 /// [`WriteError`]
@@ -53,7 +53,7 @@ async fn look(machine: Arc<Machine>, turn: Option<Again>, world: &World) -> Resu
     if cached.is_none() && !has_node && world.stores.index().awaits_first_version(&machine) {
         return Ok(());
     }
-    // A store that is a moment behind must not have a host paved, or a server switched off that runs a node.
+    // A stale store must not cause a repave, or the power-off of a server that runs a node.
     let must_ask = has_node || observed_node::is_due(&machine);
     let live = if cached.is_none() && must_ask { world.live::<Node>(&name).await? } else { None };
     let seen = match (&cached, &live) {
@@ -70,7 +70,7 @@ async fn look(machine: Arc<Machine>, turn: Option<Again>, world: &World) -> Resu
     let mut machine = machine;
     let mut plan = plan::plan(&machine, seen, turn, objects, claim.as_deref(), Timestamp::now());
     if plan.ends_claim(&machine) {
-        // The release of a host is its own word, so the decision is made again by a live read of it.
+        // The host itself reports its release, so the decision is repeated with a live read.
         let Some(live) = world.live(&name).await? else { return Ok(()) };
         machine = Arc::new(live);
         plan = plan::plan(&machine, seen, turn, objects, claim.as_deref(), Timestamp::now());
@@ -113,14 +113,14 @@ async fn apply(
     if let (Some((configuration, version)), NodeSeen::Present(node)) = (&plan.annotate, node) {
         let annotations = json!({ NODE_CONFIGURATION: configuration, NODE_VERSION: version.to_string() });
         FIELD_MANAGER.apply_annotations(&world.write(Kind::Machine), node, &annotations).await?;
-        // A Node is annotated once for each version that it is of.
+        // A Node is annotated once for each version.
         let note = format!("Node {} runs {}", node.name_any(), version_name(configuration, *version));
         world.news.publish(machine, ControllerEvent::VersionApplied, &note);
     }
     Ok(())
 }
 
-/// Says how far a Machine is that is drained before it goes: status, reason and message of `Drained`.
+/// Reports the drain of a Machine that is being deleted: status, reason and message of `Drained`.
 ///
 /// # Errors
 /// [`WriteError`]
@@ -134,7 +134,7 @@ pub async fn say_drained(
     FIELD_MANAGER.apply_status(&world.write(Kind::Deletion), machine, &status).await.map(drop)
 }
 
-/// H4: a version that is used does not change any more.
+/// Locks a version. H4: a version that is used does not change any more.
 async fn lock(
     machine: &Machine,
     name: &str,
@@ -145,7 +145,7 @@ async fn lock(
     let status = status_of(version, true, None);
     FIELD_MANAGER.apply_status(&world.write(Kind::Machine), *version, &status).await?;
     tracing::info!(version = name, "version locked");
-    let note = format!("Machine {} uses it: it does not change any more", machine.name_any());
+    let note = format!("version locked: Machine {} uses it", machine.name_any());
     world.news.publish(*version, ControllerEvent::VersionLocked, &note);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Counts of the controller, and how `/metrics` shows them. Labels are closed sets: never the name of a Machine.
+//! Counters of the controller, and their form in `/metrics`. Labels are closed sets, never the name of a Machine.
 
 use bedplate_engine::counters::{self, Kinds, Names};
 use bedplate_process::counter::labels;

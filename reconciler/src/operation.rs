@@ -52,7 +52,7 @@ pub async fn reconcile(
     let now = Timestamp::now();
     let is_open = !is_finished(&operation);
     let mut found = world.stores.machines.get(&ObjectRef::new(machine));
-    // A store that is a moment behind must not fail what is for a Machine that is there.
+    // A stale store must not fail an operation whose Machine exists.
     if found.is_none() && is_open && !plan::is_early(&operation, now) {
         found = world.live(machine).await?.map(Arc::new);
     }
@@ -75,8 +75,8 @@ fn told(operation: &MachineOperation) -> (ControllerEvent, String) {
     let on = spec.machine_ref.as_ref().map(|machine| format!(" of Machine {}", machine.name));
     let status = operation.status.clone().unwrap_or_default();
     let (event, how, reason) = match status.state {
-        Some(OperationState::Complete) => (ControllerEvent::OperationComplete, "is done", None),
-        _ => (ControllerEvent::OperationFailed, "has failed", status.reason),
+        Some(OperationState::Complete) => (ControllerEvent::OperationComplete, "completed", None),
+        _ => (ControllerEvent::OperationFailed, "failed", status.reason),
     };
     let mut note = format!("{}{} {how}", spec.operation_name, on.unwrap_or_default());
     for part in [reason, status.message].into_iter().flatten().filter(|part| !part.is_empty()) {
@@ -93,7 +93,7 @@ async fn apply(operation: &MachineOperation, plan: &Plan, world: &World) -> Resu
     if plan.repave {
         failed.note(repave(operation, world).await);
     }
-    // Before the label by which the agent finds it: so it is not written twice at the same time.
+    // Written before the label by which the agent finds it: so agent and controller do not write concurrently.
     if let Some(status) = &plan.status {
         let all = world.write(Kind::Operation);
         let written = match status.state {
@@ -114,7 +114,7 @@ async fn apply(operation: &MachineOperation, plan: &Plan, world: &World) -> Resu
     failed.end()
 }
 
-/// O8: deletes the Node that was drained for an operation, that very one.
+/// Deletes the Node that was drained for an operation (O8), by its UID.
 async fn repave(operation: &MachineOperation, world: &World) -> Result<(), WriteError> {
     let Some(name) = operation.spec.machine_ref.as_ref().map(|machine| machine.name.as_str()) else {
         return Ok(());

@@ -1,6 +1,6 @@
-//! Networks where registries may be whose tags the controller resolves. Who writes MachineConfigurations must not reach services through
-//! the controller: it never connects to loopback, link-local addresses and the clouds' metadata services, nor to networks that its command
-//! line forbids, also not by a redirect or a token service. Called by `image`.
+//! Networks of registries whose tags the controller resolves. Authors of MachineConfigurations must not reach services through
+//! the controller. It never connects to loopback, link-local addresses, metadata services of clouds, and networks that its command
+//! line forbids, not even by a redirect or a token service. Called by `image`.
 
 use std::net::IpAddr;
 

@@ -57,7 +57,7 @@ const MAX_CONCURRENT_STEPS: usize = 8;
 /// Maximum difference between the clocks of the controller that started a drain and of this one.
 const MAX_CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(60);
 
-/// Does the next steps of one configuration's rolling update.
+/// Carries out the next steps of one configuration's rolling update.
 ///
 /// # Errors
 /// [`WriteError`]
@@ -132,14 +132,14 @@ fn strays(rollout: &Rollout, world: &World) -> Vec<Step> {
     world.stores.nodes.state().into_iter().filter(is_stray).map(free).collect()
 }
 
-/// The configuration whose rolling update a Machine is in, if that has one.
+/// Returns the configuration whose rolling update a Machine is in, if it has one.
 pub fn governs(machine: &Machine, stores: &Stores) -> Option<String> {
     let name = &machine.selected()?.name;
     let configuration = stores.configurations.get(&ObjectRef::new(name))?;
     settings(&configuration).map(|_| name.clone())
 }
 
-/// A Node of the store, as it is by what was written since.
+/// Returns a Node of the store, with the writes that the store does not show yet.
 fn node(world: &World, name: &str) -> Option<Arc<Node>> {
     world.drains.as_written(name, world.stores.nodes.get(&ObjectRef::new(name)))
 }
@@ -154,7 +154,7 @@ impl Known {
     fn read(configuration: &MachineConfiguration, world: &World) -> Self {
         let (name, index) = (configuration.name_any(), world.stores.index());
         let machines: Vec<_> = index.users_of(&name).cloned().collect();
-        // A Machine that comes from another configuration may be a control plane.
+        // A Machine that moved here from another configuration may be a control plane.
         let applied = machines.iter().filter_map(|machine| machine.applied());
         let mut names: BTreeSet<&str> = applied.map(|applied| applied.name.as_str()).collect();
         names.insert(&name);
@@ -223,14 +223,14 @@ impl Actor<'_> {
         Ok(None)
     }
 
-    /// The Node as it is now, if it is the one that was planned for.
+    /// Reads the Node live, if it still is the planned one.
     async fn live(&self, name: &str, uid: &str) -> Result<Node, WriteError> {
         let node: Option<Node> = self.world.live(name).await?;
         let is_it = |node: &Node| node.metadata.uid.as_deref() == Some(uid);
         node.filter(is_it).ok_or_else(|| WriteError::Conflict { what: format!("Node {name}") })
     }
 
-    /// Returns the error for a Node whose cordon is another one than it was planned for.
+    /// Returns the error for a Node whose cordon differs from the planned one.
     fn changed(&self, node: &Node) -> WriteError {
         self.world.drains.forget(&node.name_any());
         WriteError::Conflict { what: called(node) }

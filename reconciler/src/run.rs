@@ -1,4 +1,4 @@
-//! The life of the controller: start in order, lead or wait to, end in order. Called by `main`.
+//! Start, leadership and shutdown of the controller, in order. Called by `main`.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ const CONTROLLER: &str = "bedplate.dev/controller";
 /// Runs until SIGTERM.
 ///
 /// # Errors
-/// The API server cannot be spoken to as configured, or a part failed.
+/// The client of the API server cannot be created, or a part failed.
 pub async fn run(cli: &Cli) -> Result<(), Failure> {
     let process = Process::start()?;
     let client = connect(cli.kubeconfig.as_deref()).await?;
@@ -59,8 +59,8 @@ fn registry(metrics: &Metrics, events: &News) -> Registry {
     registry
 }
 
-/// Spawns all that reads and writes for as long as `tenure` lasts, but for the Lease. The flag is true once everything was read: the
-/// tenure must not begin before, or what was not read yet would look gone. With the Events of `instance`.
+/// Spawns all readers and writers of this `tenure`, except the candidate for the Lease. The flag is true once all caches are synced. The
+/// tenure must not start before: objects that are not read yet would look deleted. `instance` reports the Events.
 pub fn begin(
     client: &Client,
     (tenure, instance): (&Tenure, &str),
@@ -117,7 +117,7 @@ fn spawn_workers(world: &Arc<World>, loops: &Loops<'_>) -> Queues {
 /// Queues every object each time this controller starts to lead.
 async fn look_at_all(world: Arc<World>, queues: Queues, tenure: Tenure) {
     let queue_all = || queue_all(&world.stores, &queues);
-    // Once it leads no more, another controller may change the Nodes that this one has compared.
+    // After the end of the tenure another controller may change the Nodes that this one has compared.
     let lost = || world.drains.sure(false);
     queue_when_leading(tenure, &world.counters, queue_all, lost).await;
 }
@@ -179,7 +179,7 @@ mod tests {
         Stores { configurations, ..crate::watch::stores().0 }
     }
 
-    /// A queue that takes everything.
+    /// A queue without a worker.
     fn open<K: Lookup<DynamicType = ()>>(kind: Kind) -> Queue<K> {
         Queue::new(kind, &Counters::default()).0
     }

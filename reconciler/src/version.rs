@@ -62,7 +62,7 @@ async fn release(version: &MachineConfigurationVersion, world: &World) -> Result
     world.news.publish(
         version,
         ControllerEvent::FinalizerRemoved,
-        "finalizer removed: its configuration is gone, and no Machine names or has it",
+        "finalizer removed: the MachineConfiguration is deleted, and no Machine references or uses the version",
     );
     Ok(())
 }

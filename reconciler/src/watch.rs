@@ -1,4 +1,4 @@
-//! The watches: each keeps its store and says what a change touches. Spawned by `run`.
+//! The watches: each updates its store and enqueues the objects that a change affects. Spawned by `run`.
 
 pub mod prune;
 
@@ -173,7 +173,7 @@ async fn follow_machines(mut seen: Changes<Machine>, queues: Queues, stores: Sto
 }
 
 async fn follow_nodes(mut seen: Changes<Node>, queues: Queues, stores: Stores) {
-    // A kubelet writes its Node's status every few minutes, and ten thousand of them all the time.
+    // Each kubelet writes its Node's status every few minutes. Ten thousand kubelets write all the time.
     let mut facts = Facts::default();
     while let Some(event) = seen.next().await {
         if facts.changes(&event, NodeFacts::of) {
@@ -190,7 +190,7 @@ async fn follow_operations(mut seen: Changes<MachineOperation>, queues: Queues, 
         if event.there().is_some() {
             stores.whose.put(object, Timestamp::now());
             queues.operation(&object.name_any()).await;
-            // Others of its Machine have waited for its end.
+            // Other operations of the Machine may wait for this end.
             if let Some(reference) = object.spec.machine_ref.as_ref().filter(|_| is_finished(object)) {
                 queues.operations_of(reference.name.as_str(), &stores).await;
             }
@@ -224,7 +224,7 @@ async fn follow_requests(mut seen: Changes<CertificateSigningRequest>, queues: Q
             continue;
         }
         let name = object.name_any();
-        // Before it is reconciled.
+        // Updated before the object is reconciled.
         let next = match event.there().filter(|request| csr::is_open(request)) {
             Some(request) => stores.open().put(request),
             None => stores.open().remove(&name),
@@ -232,7 +232,7 @@ async fn follow_requests(mut seen: Changes<CertificateSigningRequest>, queues: Q
         if event.there().is_some() {
             queues.request(&name).await;
         }
-        // An older one of the same user takes its place.
+        // An older request of the same user takes its place.
         if let Some(next) = next {
             queues.request(&next).await;
         }

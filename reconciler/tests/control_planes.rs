@@ -19,7 +19,7 @@ fn configuration() -> Value {
     configuration
 }
 
-/// A Machine for which version 2 is selected and lies ready, with this reason of `Paved`.
+/// A Machine for which version 2 is selected and prepared, with this reason of `Paved`.
 fn machine(paved: &str) -> Value {
     let paved = json!({ "type": "Paved", "status": "True", "reason": paved, "message": "",
         "lastTransitionTime": "2026-01-01T00:00:00Z" });

@@ -154,7 +154,7 @@ impl World {
         json!({ "name": self.some_configuration(), "version": number })
     }
 
-    /// One object comes, changes, or goes.
+    /// Adds, changes or deletes one object.
     fn step(&mut self) {
         match self.random.random_range(0..12) {
             0 => self.configuration(),
@@ -295,7 +295,10 @@ impl World {
             }
             let before = self.counted.insert(name.clone(), counts.clone());
             let told = before.as_ref() == Some(&counts) || self.touched.contains(name);
-            assert!(told, "seed {seed}: {name} counts otherwise, and nobody was told: {before:?} {counts:?}");
+            assert!(
+                told,
+                "seed {seed}: the counts of {name} changed without a report: {before:?} {counts:?}"
+            );
         }
         for machine in self.all.machines.values() {
             let known = self.index.known(machine, None);

@@ -191,7 +191,7 @@ async fn o3_parent_is_labeled_before_anything_else_is_written() {
     let leaving = json!({ "metadata": { "deletionTimestamp": OLD, "labels": {} } });
     let (asked, _) = look(&parent(&leaving), &[], &[], written).await;
     let patched = body(&asked, "PATCH /machineoperations/all");
-    assert_eq!(patched["metadata"]["finalizers"], json!([]), "it goes, without a label");
+    assert_eq!(patched["metadata"]["finalizers"], json!([]), "it is deleted, without a label");
 }
 
 #[tokio::test]
@@ -282,7 +282,7 @@ async fn o3_existing_child_is_not_re_created_and_an_impossible_one_fails() {
 #[tokio::test]
 async fn o3_object_of_another_writer_with_a_childs_name_does_not_count() {
     let begun = parent(&json!({ "status": { "state": "InProgress", "machines": { "notStarted": ["a"] } } }));
-    // It names the parent as its owner, as anybody may write who makes operations.
+    // It names the parent as its owner. Any creator of operations may write that.
     let mut forged = child("a", "Complete");
     for (key, value) in [
         ("operationName", json!("restartService")),
@@ -389,8 +389,8 @@ async fn end_of_an_operation_is_reported_once_by_the_controller_that_saw_it() {
         operation("x", &json!({ "machineRef": { "name": "a" } }), &json!({ "status": status }))
     };
     for (state, reason, told, note) in [
-        ("Complete", "Done", Some("OperationComplete"), "reboot of Machine a is done: why"),
-        ("Failed", "TimedOut", Some("OperationFailed"), "reboot of Machine a has failed: TimedOut: why"),
+        ("Complete", "Done", Some("OperationComplete"), "reboot of Machine a completed: why"),
+        ("Failed", "TimedOut", Some("OperationFailed"), "reboot of Machine a failed: TimedOut: why"),
         ("InProgress", "", None, ""),
     ] {
         for came in [true, false] {

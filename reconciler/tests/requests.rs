@@ -311,12 +311,12 @@ async fn v3_orphaned_deleted_version_is_released_unless_a_machine_holds_it() {
     let stranger =
         server::machine(&json!({ "selected": { "name": "w", "version": 2, "source": "Reference" } }));
     for (what, metadata, owner, machines, goes) in [
-        ("its configuration is gone", &leaving, None, vec![stranger], true),
+        ("its configuration is deleted", &leaving, None, vec![stranger], true),
         ("it was left behind", &orphaned, Some(json!({})), vec![], true),
-        ("its configuration was made anew", &leaving, Some(anew), vec![], true),
+        ("its configuration was re-created", &leaving, Some(anew), vec![], true),
         ("a Machine holds it", &leaving, None, vec![holder], false),
         ("its configuration is there, and not seen yet", &leaving, Some(json!({})), vec![], false),
-        ("nobody has deleted it", &json!({}), None, vec![], false),
+        ("it is not being deleted", &json!({}), None, vec![], false),
     ] {
         let given = server::version(1, &json!({ "metadata": metadata }));
         let owner = owner.map(|more| {
@@ -355,14 +355,15 @@ async fn unresolved_tag_is_reported_once_and_a_digest_survives_other_writes() {
     given["spec"]["template"]["image"] = json!({ "reference": "127.0.0.1:1/node:1", "allowTag": true });
     let server = Server::default();
     let world = server.world(&Objects::default(), Tenure::always(), written);
-    let error = image::reconcile(Arc::new(object(&given)), world.clone()).await.expect_err("nobody answers");
+    let error =
+        image::reconcile(Arc::new(object(&given)), world.clone()).await.expect_err("no process answers");
     assert!(matches!(error, WriteError::Later { .. }), "{error:?}");
     assert_eq!(server.lines(), [LOCK]);
     let status = body(&server.asked(), LOCK)["status"].clone();
     assert_eq!(condition(&status, "Ready"), ("False", "ImageUnresolved"));
     assert_eq!(status["deployed"], false, "the rest is as it was");
     given["status"] = status;
-    image::reconcile(Arc::new(object(&given)), world).await.expect_err("nobody answers");
+    image::reconcile(Arc::new(object(&given)), world).await.expect_err("no process answers");
     assert_eq!(server.lines().len(), 1, "said already");
     // Later counts of the Machines keep the resolved image.
     given["status"]["imageReference"] = json!("127.0.0.1:1/node:1");

@@ -179,7 +179,7 @@ impl World {
             Step::Take { machine } => self.hosts[of(machine)].selected = self.newest,
             Step::Cordon { machine, version, .. } => {
                 let node = self.hosts[of(machine)].node.as_mut().unwrap();
-                assert!(!node.unschedulable, "nobody's cordon is taken over");
+                assert!(!node.unschedulable, "a foreign cordon is not taken over");
                 (node.unschedulable, node.failed) = (true, None);
                 node.by = Some(Purpose::Rollout(version.clone()).text());
             }
@@ -334,7 +334,7 @@ proptest! {
         };
         let before = persons(&world);
         world.happens(&Event::Look(usize::MAX));
-        prop_assert_eq!(persons(&world), before, "a person's cordon stays");
+        prop_assert_eq!(persons(&world), before, "a user's cordon stays");
         let configuration = world.configuration();
         let (machines, versions) = (world.machines(), world.versions());
         let nodes = |name: &str| world.node(name);

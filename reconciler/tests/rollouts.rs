@@ -721,7 +721,7 @@ async fn c4_one_of_two_prepared_machines_starts_however_late_the_node_watch_is()
         let lines = server.lines();
         assert!(lines.contains(&"PATCH /api/v1/nodes/a".to_owned()), "{lines:?}");
         assert!(!lines.iter().any(|line| line.contains("/nodes/b")), "{lines:?}");
-        assert!(lines.iter().any(|line| line.ends_with("/eviction")), "it goes on with the one: {lines:?}");
+        assert!(lines.iter().any(|line| line.ends_with("/eviction")), "it continues with the one: {lines:?}");
     }
 }
 
@@ -774,7 +774,7 @@ async fn c4_a_pod_whose_eviction_is_refused_keeps_no_other_pod_from_leaving() {
     drop(world);
     teller.run().await;
     let events = server.events();
-    let [(reason, about, note)] = events.as_slice() else { panic!("told once: {events:?}") };
+    let [(reason, about, note)] = events.as_slice() else { panic!("published once: {events:?}") };
     assert_eq!((reason.as_str(), about.as_str()), ("DrainBlocked", "Machine a"));
     assert!(note.contains("n/kept (403: a webhook says no)") && note.contains("times out at"), "{note}");
 }
@@ -823,9 +823,9 @@ async fn each_step_of_a_turn_publishes_an_event_on_the_machine() {
     let lone = || vec![pod("lone", None)];
     let now = now();
     for (node, pods, paused, reason, words) in [
-        (node(&json!({}), false), vec![], false, "UpdateStarted", "w-v2 begins"),
+        (node(&json!({}), false), vec![], false, "UpdateStarted", "w-v2 started"),
         (node(&json!({}), false), lone(), false, "UpdateFailed", "n/lone"),
-        (ours(&now), vec![], false, "NodeDrained", "paved with w-v2"),
+        (ours(&now), vec![], false, "NodeDrained", "paving the host with w-v2"),
         (ours(&now), lone(), false, "UpdateFailed", "n/lone"),
         (late(), vec![pod("web", Some("ReplicaSet"))], false, "UpdateFailed", "60 s"),
         (ours(&now), lone(), true, "UpdateInterrupted", "spec.paused"),

@@ -165,5 +165,5 @@ async fn machine_is_written_once_with_its_first_version_or_the_refusal() {
         "reason": "VersionInvalid", "message": "it is too large", "lastTransitionTime": "2026-01-02T00:00:00Z" }] });
     let looked = cluster.look().await;
     let machines: Vec<_> = looked.iter().filter(|asked| asked.contains("/machines/")).collect();
-    assert_eq!(machines.len(), 3, "each is told: {looked:?}");
+    assert_eq!(machines.len(), 3, "each gets a condition: {looked:?}");
 }

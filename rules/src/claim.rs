@@ -83,7 +83,7 @@ mod tests {
                 Some("MachineClaim a"),
             ),
             (true, json!({ "selected": selected("Claim"), "claim": reported("Joined") }), Some("team-a/w-1")),
-            // The claim object is missing: the host still runs it.
+            // The claim object is missing, but the host still runs the claim.
             (true, json!({ "claim": reported("Joined") }), Some("team-a/w-1")),
             (true, json!({ "claim": reported("Failed") }), Some("team-a/w-1")),
             (true, json!({ "claim": reported("AddedLater") }), Some("team-a/w-1")),

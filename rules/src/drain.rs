@@ -13,5 +13,5 @@ pub use judgement::{Drain, Refusal, again, list, list_of, refusal, wait};
 pub use pod::Pod;
 pub use send::{PodApi, Rejection, evict, pods};
 
-/// Annotation of a Node that one of ours has cordoned: the UID of the operation, or what bedplate-controller has in mind with it.
+/// Annotation of a Node that a program of Bedplate has cordoned: the UID of the operation, or the purpose of bedplate-controller.
 pub const CORDONED_BY: &str = "bedplate.dev/cordoned-by";

@@ -1,8 +1,8 @@
 //! Rules of MachineOperations for every executor (docs/design/rules.md, O1 to O8). They decide which Machines of a
-//! selector start now, how their results are summed up, and how long an operation may wait and run.
+//! selector start now, the summary of their results, and the timeouts of an operation.
 //!
 //! Pure: no clock, no file, no socket, no randomness. The kinds of `bedplate-api` in, plain data out. Called by `bedplate-controller`
-//! in a cluster, and by pxed where there is none.
+//! in a cluster, and by pxed without a cluster.
 
 mod deadline;
 mod parent;

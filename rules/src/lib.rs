@@ -1,5 +1,5 @@
-//! Decisions that two programs make alike (docs/design/rules.md): which version a Machine gets, how a fleet operation proceeds and how an
-//! operation ends, which Pods leave a Node, and the phase of a Machine.
+//! Decisions that two programs share (docs/design/rules.md): the version of a Machine, progress and end of operations, the Pods that a drain
+//! evicts, and the phase of a Machine.
 //!
 //! Pure: no clock, no file, no socket, no randomness. The kinds of `bedplate-api` in, plans as plain data out. Called by
 //! `bedplate-controller`, pxed, `bedplate-agent` and the CLI.

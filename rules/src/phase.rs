@@ -182,14 +182,14 @@ impl Case<'_> {
         Some(of(phase, off))
     }
 
-    /// Boot and enrollment.
+    /// Returns the summary of a host that is booting or enrolling.
     fn boot(&self) -> Option<Summary> {
         if self.is_true(condition_type::ENROLLED) {
             return None;
         }
         let boot = self.status.boot.as_ref();
         let powered = self.condition(condition_type::POWERED_ON);
-        // Any host can send packets in the name of a server that runs. Only the server's own agent takes the seed.
+        // Any host can send packets with the MAC address of a running server. Only the server's own agent fetches the seed.
         let is_seeded = boot.is_some_and(|boot| boot.seed_time.is_some());
         if let Some(found) = powered.filter(|c| !is_seeded && c.reason == PoweredOnReason::FoundRunning) {
             return Some(of(Phase::Pending, found));
@@ -198,7 +198,7 @@ impl Case<'_> {
         let phase = if is_booting { Phase::Booting } else { Phase::Pending };
         // A machine whose BMC is unreachable cannot be powered on, so it does not boot.
         let is_unknown = powered.is_some_and(|condition| condition.status == "Unknown");
-        // A host that is refused at its enrollment does not come further, whatever its boot reports.
+        // A host whose enrollment is refused does not continue, whatever its boot reports.
         let is_refused = |enrolled: &&Condition| {
             enrolled.reason == EnrolledReason::SeedRequestedTwice
                 || enrolled.reason == EnrolledReason::HeardElsewhere
@@ -219,7 +219,7 @@ impl Case<'_> {
         })
     }
 
-    /// Message for a host that has neither booted nor enrolled.
+    /// Returns the message for a host that has neither booted nor enrolled.
     fn unheard(&self, is_powered: bool) -> String {
         let (name, site) =
             (self.machine.metadata.name.as_deref().unwrap_or_default(), &self.machine.spec.site);
@@ -231,12 +231,12 @@ impl Case<'_> {
                 format!("waiting for an agent to enroll; `bedplate machine token {name}` creates its token")
             }
             other => {
-                format!("waiting for provider {other}, which does not belong to Bedplate, to enroll the host")
+                format!("waiting for external provider {other} to enroll the host")
             }
         }
     }
 
-    /// Host that a claim holds, whether its MachineClaim is there or not.
+    /// Returns the summary of a host that a claim holds, even if its MachineClaim is missing.
     fn claim(&self) -> Option<Summary> {
         let Held { state, .. } = held(&self.machine.spec, self.status)?;
         let paved = self.unmet(condition_type::PAVED);
@@ -246,19 +246,19 @@ impl Case<'_> {
         };
         Some(match state {
             Some(ClaimState::Releasing) => {
-                unmet_or(Phase::Releasing, PavedReason::Releasing, "the host is released")
+                unmet_or(Phase::Releasing, PavedReason::Releasing, "the host is being released")
             }
             Some(ClaimState::Wiping) => {
-                unmet_or(Phase::Releasing, PavedReason::Wiping, "the host boots to be wiped")
+                unmet_or(Phase::Releasing, PavedReason::Wiping, "the host is booting to be wiped")
             }
             Some(ClaimState::Failed) => unmet_or(
                 Phase::Failed,
                 PavedReason::BootstrapFailed,
-                "the claim failed on the host; it stays until its release",
+                "the claim failed on the host; the host stays claimed until its release",
             ),
             Some(ClaimState::Joined) => self.joined(paved),
             Some(ClaimState::Bootstrapping) => {
-                unmet_or(Phase::Claimed, PavedReason::Bootstrapping, "the slot of the claim starts")
+                unmet_or(Phase::Claimed, PavedReason::Bootstrapping, "the slot of the claim is starting")
             }
             Some(ClaimState::Preparing | ClaimState::Unknown | ClaimState::Released) | None => {
                 let message = "a claim holds the host; waiting for its agent to start the claim";
@@ -270,7 +270,7 @@ impl Case<'_> {
         })
     }
 
-    /// Host that has joined the cluster of its claimant.
+    /// Returns the summary of a host that has joined the cluster of its claimant.
     fn joined(&self, paved: Option<&Condition>) -> Summary {
         match paved.or_else(|| self.unmet(condition_type::NODE_READY)) {
             Some(condition) => of(Phase::Degraded, condition),
@@ -307,7 +307,7 @@ impl Case<'_> {
         let status = self.status;
         let is_applied = status.applied.is_some() && status.node_ref.is_some();
         let paved = self.unmet(condition_type::PAVED);
-        // An agent that has died does not report it. What it reports of the paving says more than the Node.
+        // An unreachable agent does not report the Node. Its report of the paving is more specific than the Node.
         if let Some(why) = self.node.not_ready.as_ref().filter(|_| is_applied)
             && (self.is_running() || paved.is_none())
         {
@@ -317,7 +317,7 @@ impl Case<'_> {
             // The message does not name the Pods: they change with each eviction.
             return self.node.drained_for.as_ref().map(|next| {
                 let message = format!(
-                    "the Node is drained for {next}; `kubectl describe node` shows the Pods that are left"
+                    "the Node is being drained for {next}; see `kubectl describe node` for the remaining Pods"
                 );
                 summary(Phase::Updating, ReadyReason::Updating, message)
             });
@@ -333,7 +333,7 @@ impl Case<'_> {
         let first = paved.or_else(|| self.unmet(condition_type::NODE_READY));
         Some(match first {
             Some(condition) => of(phase, condition),
-            None => summary(phase, ReadyReason::AwaitingAgent, "waiting for the agent to make the node"),
+            None => summary(phase, ReadyReason::AwaitingAgent, "waiting for the agent to create the node"),
         })
     }
 
@@ -341,14 +341,14 @@ impl Case<'_> {
         summary(Phase::Ready, ReadyReason::Ready, self.next_version())
     }
 
-    /// True if a node runs, and the agent reports it as Ready.
+    /// Returns true if a node runs, and the agent reports it as Ready.
     fn is_running(&self) -> bool {
         self.is_true(condition_type::NODE_READY)
             && self.status.node_ref.is_some()
             && self.status.applied.is_some()
     }
 
-    /// State of the next version of a Machine that is Ready. Empty if no other version is selected.
+    /// Returns the state of the next version of a Machine that is Ready. Empty if no other version is selected.
     fn next_version(&self) -> String {
         let (Some(next), Some(runs)) = (&self.status.selected, &self.status.applied) else {
             return String::new();
@@ -359,11 +359,11 @@ impl Case<'_> {
         }
         let (next, runs) = (version_name(next.0, next.1), version_name(runs.0, runs.1));
         if let Some((_, why)) = self.node.failed_turn.as_ref().filter(|(version, _)| *version == next) {
-            return format!("{runs} runs; the turn for {next} failed: {why}");
+            return format!("{runs} is running; the update to {next} failed: {why}");
         }
         match self.condition(condition_type::PAVED).filter(|paved| paved.reason != PavedReason::Applied) {
-            Some(paved) => format!("{runs} runs; {next} is not prepared: {}", paved.message),
-            None => format!("{runs} runs until its Node is deleted, then {next} is paved"),
+            Some(paved) => format!("{runs} is running; {next} is not prepared: {}", paved.message),
+            None => format!("{runs} is running; {next} is paved after the Node is deleted"),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Random histories of an operation with a selector: whatever its Machines do, and however often who plans forgets everything but the
-//! object, no more run than may, none begins after the failure limit, none twice, and it ends once.
+//! Random histories of an operation with a selector, and of planners that know only the object. The limit of concurrent Machines holds, no
+//! Machine starts after the failure limit, none starts twice, and the operation ends once.
 
 #![allow(clippy::unwrap_used)]
 
@@ -58,7 +58,7 @@ impl World {
         matches!(state, Some(OperationState::Complete | OperationState::Failed))
     }
 
-    /// One look; `written`: its status is.
+    /// Plans once. `written`: true if the status is written.
     fn turn(&mut self, written: bool) {
         let known = self.known();
         let gone = |name: &MachineName| known.started.contains(name).then_some(OperationState::Failed);
@@ -66,9 +66,9 @@ impl World {
         let now = Now { room: 3, stopped: self.stopped, time: Timestamp::UNIX_EPOCH };
         let fan = plan(&self.parent, &targets, now);
         let failed = targets.iter().filter(|(_, progress)| *progress == Some(OperationState::Failed)).count();
-        assert!(fan.start.is_empty() || failed < self.limit && !self.stopped, "begun after the limit");
+        assert!(fan.start.is_empty() || failed < self.limit && !self.stopped, "started after the limit");
         for name in fan.start {
-            assert!(self.begun.insert(name.clone()), "{name} is begun twice");
+            assert!(self.begun.insert(name.clone()), "{name} is started twice");
             self.children.insert(name, OperationState::Pending);
         }
         let running = self.children.values().filter(|state| !is_end(**state)).count();
@@ -138,7 +138,7 @@ proptest! {
             }
             world.turn(written);
         }
-        // Everybody does what is left to do: it comes to an end.
+        // All programs finish their work: the operation ends.
         for _ in 0..=2 * machines {
             if world.is_over() {
                 break;

@@ -127,7 +127,7 @@ fn d7_version_of_a_claim_stays_until_the_hosts_own_release() {
         // The host has not reported the claim yet: it may have started it.
         (true, Value::Null, None, true),
         (true, held("bedplate://a/u-0", "Released"), None, true),
-        // It was never granted, so it never ran.
+        // The claim was never granted, so it never ran.
         (false, Value::Null, None, false),
         (false, held("bedplate://a/u-0", "Released"), None, false),
         (true, held("bedplate://a/u-1", "Preparing"), None, false),

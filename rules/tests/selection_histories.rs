@@ -1,5 +1,5 @@
-//! Random histories of edits, deletions and choices: numbers are never used twice, what is deployed never changes, what is in use
-//! stays, a selector decides once. And each rule by an example.
+//! Random histories of edits, deletions and choices: numbers are never used twice, a deployed version never changes, a used version
+//! stays, and a selector decides once. Each rule also has an example.
 
 #![allow(clippy::unwrap_used)]
 #![allow(clippy::needless_pass_by_value, reason = "JSON literals read better without borrows")]
@@ -92,7 +92,7 @@ impl World {
         choose(&self.machines[machine], again, &configurations, &versions)
     }
 
-    /// Plans and applies until nothing is left to do; `steps` writes at most.
+    /// Plans and applies until nothing is left to do, with at most `steps` writes.
     fn settle_within(&mut self, mut steps: usize) {
         for name in self.configurations.keys().cloned().collect::<Vec<_>>() {
             loop {
@@ -231,7 +231,7 @@ fn c5_a_number_is_found_again_from_whatever_is_left() {
     }
     assert_eq!(world.plan("w").latest, 4);
     let all = world.versions.clone();
-    // The versions are gone; then the status; then both, with a Machine that has the newest.
+    // The versions are deleted; then the status; then both, with a Machine that has the newest version.
     world.versions.clear();
     assert_eq!(world.plan("w").write.unwrap().version(), 5);
     world.configurations.get_mut("w").unwrap().status = None;
@@ -270,7 +270,7 @@ fn c5_plan_has_the_latest_and_the_highest_deployed_number_until_the_end() {
     let time = Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
     world.configurations.get_mut("w").unwrap().metadata.deletion_timestamp = time;
     assert_eq!(numbers(&world), (2, Some(1)));
-    // The versions are gone: the status keeps the numbers.
+    // The versions are deleted. The status keeps the numbers.
     world.versions.clear();
     assert_eq!(numbers(&world), (2, Some(1)));
 }
@@ -415,10 +415,10 @@ fn h3_only_the_condition_enrolled_with_status_true_enrolls_a_machine() {
 #[test]
 fn h3_message_names_two_unmet_requirements_and_marks_further_ones() {
     for (labels, named) in [
-        (json!({ "a": "1" }), "w (wants a=1, has no a)"),
-        (json!({ "a": "1", "b": "1" }), "w (wants a=1, has no a; b=1, has no b)"),
-        (json!({ "a": "1", "b": "1", "c": "1" }), "w (wants a=1, has no a; b=1, has no b, ...)"),
-        (json!({ "a": "1", "b": "1", "c": "1", "d": "1" }), "w (wants a=1, has no a; b=1, has no b, ...)"),
+        (json!({ "a": "1" }), "w (requires a=1, has no a)"),
+        (json!({ "a": "1", "b": "1" }), "w (requires a=1, has no a; b=1, has no b)"),
+        (json!({ "a": "1", "b": "1", "c": "1" }), "w (requires a=1, has no a; b=1, has no b, ...)"),
+        (json!({ "a": "1", "b": "1", "c": "1", "d": "1" }), "w (requires a=1, has no a; b=1, has no b, ...)"),
     ] {
         let selector = json!({ "machineSelector": { "matchLabels": labels } });
         let world =
@@ -436,7 +436,7 @@ fn h3_nothing_that_matches_names_what_nearly_does() {
     let Choice::Pending(pending) = world.choose("a", None) else { panic!("something matched") };
     assert_eq!(pending.reason.as_str(), "NoConfiguration");
     assert!(
-        pending.message.contains("nearest: near (wants rack=2, has rack=1), far (wants"),
+        pending.message.contains("nearest: near (requires rack=2, has rack=1), far (requires"),
         "{}",
         pending.message
     );
@@ -468,7 +468,7 @@ fn h3_a_choice_by_hardware_waits_until_the_agent_has_reported_it() {
     let Choice::Select(select) = world.choose("a", None) else { panic!("any matches") };
     assert_eq!(select.selected.name, "any");
     world.select("a", None);
-    // Another board in the same chassis: what was selected stays.
+    // Another board in the same chassis: the selected version stays.
     report(&mut world, "amd64");
     assert_eq!(world.choose("a", None), Choice::Keep(None));
     assert_eq!(selected(&world.machines["a"]).unwrap().name, "any");
@@ -543,7 +543,7 @@ fn d1_a_pool_machine_is_matched_by_no_selector_and_awaits_a_claim() {
     assert_eq!(pending.reason, ConfigurationPendingReason::AwaitsClaim);
     assert!(pending.message.contains("team-a, team-b"), "{}", pending.message);
     assert!(pending.nearest.is_empty(), "no selector is near");
-    // A claim that its agent still holds is named, although its object is missing.
+    // A claim that the agent still holds is named although its object is missing.
     let claim = json!({ "providerID": "bedplate://a/u", "claimant": { "namespace": "team-a", "name": "w-1" }, "state": "Joined",
         "since": "2026-01-01T00:00:00Z" });
     let status = world.machines.get_mut("a").unwrap().status.get_or_insert_default();
@@ -665,7 +665,7 @@ impl World {
                 let name = named(configuration);
                 let references = References::of(self.machines.values());
                 let latest = self.configurations[&name].status.as_ref().and_then(|s| s.latest_version);
-                // The finalizer keeps it until its number stands in the status.
+                // The finalizer keeps the version until its number is in the status.
                 if references.of_version(&name, version.into()).is_empty() && latest >= Some(version.into()) {
                     self.versions.remove(&format!("{name}-v{version}"));
                 }

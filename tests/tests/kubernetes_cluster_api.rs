@@ -230,8 +230,10 @@ fn d4_provider_makes_no_other_roles_than_grants() {
     let role = |name: &str, rule: Value| json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": name }, "rules": [rule] });
     let one =
         json!({ "apiGroups": [""], "resources": ["secrets"], "resourceNames": ["data"], "verbs": ["get"] });
-    let forbidden = "no Role but one that lets read one Secret";
-    until_refused(GRANTS, "those named bedplate-claim-", || provider.try_create(&role("other", one.clone())));
+    let forbidden = "only a Role that permits to read one Secret";
+    until_refused(GRANTS, "only Roles and RoleBindings named bedplate-claim-", || {
+        provider.try_create(&role("other", one.clone()))
+    });
     provider.try_create(&role("bedplate-claim-a", one.clone())).unwrap();
     for (field, value) in [
         ("verbs", json!(["get", "list"])),
@@ -252,7 +254,7 @@ fn d4_provider_makes_no_other_roles_than_grants() {
     let subject = |kind: &str, name: &str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name });
     let group = format!("bedplate:enrollment:{}", "0".repeat(32));
     provider.try_create(&binding("bedplate-claim-a", subject("Group", &group))).unwrap();
-    let forbidden = "to no subject but one enrollment group";
+    let forbidden = "only to one enrollment group";
     refused(provider.try_create(&binding("admin", subject("Group", &group))), forbidden);
     refused(
         provider.try_create(&binding("bedplate-claim-a", subject("User", "bedplate:machine:a"))),
@@ -283,11 +285,11 @@ fn d4_stolen_token_of_the_provider_reads_no_secret_and_writes_no_host() {
     let configuration = object("MachineConfiguration", "stolen", json!({ "template": template }));
     refused(thief.try_create(&configuration), "cannot create");
     // A dry run: the shared provider needs its Role.
-    until_refused(GRANTS, "those named bedplate-claim-", || {
+    until_refused(GRANTS, "only Roles and RoleBindings named bedplate-claim-", || {
         thief.can_delete("role", "bedplate:infrastructure-lease")
     });
     let spec = json!({ "machineRef": { "name": "stolen" }, "operationName": "shutdown" });
-    let words = "no MachineOperations but powerOff named fence-";
+    let words = "only MachineOperations powerOff named fence-";
     let shutdown = object("MachineOperation", "stolen", spec);
     until_refused("the policy of operations", words, || thief.try_create(&shutdown));
     for (name, operation) in [("release-a", "reboot"), ("release-b", "powerCycle"), ("fence-a", "reboot")] {
@@ -297,7 +299,7 @@ fn d4_stolen_token_of_the_provider_reads_no_secret_and_writes_no_host() {
     let many = json!({ "machineSelector": { "matchLabels": { "rack": "7" } }, "operationName": "powerOff" });
     refused(
         thief.try_create(&object("MachineOperation", "fence-all", many)),
-        "those for one Machine by name",
+        "only MachineOperations for one Machine by name",
     );
 }
 
@@ -317,7 +319,7 @@ fn d1_users_choose_no_host_and_change_no_template() {
     team.objects.try_merge("bpmt", "t", &marked).unwrap();
     refused(team.objects.merge("bpmt", "t", &marked), words);
     let chosen = json!({ "spec": { "machineName": "users-1" } });
-    let words = "written by the infrastructure provider alone";
+    let words = "only the infrastructure provider writes";
     until_refused("the policy of claimed fields", words, || team.objects.try_merge("bpm", "w-1", &chosen));
     let with_host = json!({ "apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1", "kind": "BedplateMachine", "metadata": { "name": "w-2" },
         "spec": { "configurationRef": { "name": "pool" }, "machineName": "users-1" } });

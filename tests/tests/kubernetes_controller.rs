@@ -531,7 +531,7 @@ fn trust_5_only_the_last_enrolled_host_gets_its_kubelets_certificate() {
     );
     let (verdict, why) = site.verdict(&agent, "trust-replaced", "trust");
     assert_eq!(verdict, "Denied");
-    assert!(why.contains("not the one that the Machine was enrolled with last"), "{why}");
+    assert!(why.contains("not from the last enrollment of the Machine"), "{why}");
     // Another key was enrolled, whatever certificate is recorded for it.
     let other = json!({ "enrollment": { "certificateFingerprint": enrollment["certificateFingerprint"], "keyID": "0".repeat(32) } });
     site.status("trust", &other);

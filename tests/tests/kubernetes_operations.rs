@@ -336,7 +336,7 @@ fn o4_o7_untaken_or_unfinished_operation_fails_and_names_the_executors() {
     let failed = site.until_state("dance", "Failed");
     let message = failed["status"]["message"].as_str().unwrap();
     assert_eq!(failed["status"]["reason"], "NoExecutor");
-    assert!(message.contains("no bedplate-agent yet") && message.contains("no spec.bmc"), "{message}");
+    assert!(message.contains("no bedplate-agent yet") && message.contains("spec.bmc is not set"), "{message}");
     // A user's own program takes it in time.
     site.operation(&objects::operation("own", "dance").on("alone").timeout(5));
     site.until_state("own", "Pending");

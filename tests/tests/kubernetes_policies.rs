@@ -24,7 +24,7 @@ const COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-colle
 const MASTERS: &str = "system:masters";
 const KIND: &str = "/apis/bedplate.dev/v1alpha1/machineconfigurationversions";
 
-const V1: &str = "a MachineConfigurationVersion is written by bedplate-controller alone";
+const V1: &str = "only bedplate-controller writes a MachineConfigurationVersion";
 
 struct Site {
     kubernetes: Kubernetes,
@@ -335,7 +335,7 @@ fn the_controller_makes_and_writes_its_own_lease_and_none_of_another_name() {
     let site = Site::shared();
     let controller = site.kubernetes.service_account("bedplate-system", "bedplate-controller").unwrap();
     let controller = |arguments: &[&str]| site.kubectl(&controller, arguments);
-    let words = "bedplate-controller writes no Lease but bedplate-controller";
+    let words = "bedplate-controller may write only the Lease bedplate-controller";
     let made = |name: &str| site.file(&lease("bedplate-system", name));
     let other = made("bedplate-pxed-lab");
     let probe = ["create", "--dry-run=server", "-f", &other];

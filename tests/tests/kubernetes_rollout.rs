@@ -81,7 +81,7 @@ async fn c4_what_is_down_uses_up_the_budget_whoever_is_the_reason() {
     fleet.ready("budget-3", false).await;
     fleet.ready("budget-4", false).await;
     site.until(("mc", "budget"), "two that are down", |mc| {
-        site::message(mc, "Progressing").contains("have what a repave would give")
+        site::message(mc, "Progressing").contains("run the version that a repave would select")
     })
     .await;
     site.configuration("budget", &spec, 2);
@@ -114,7 +114,7 @@ async fn c4_a_persons_cordon_is_left_alone_and_named_and_the_others_go_on() {
     let left =
         site.until(("mc", "hands"), "the others' end", |mc| site::progressing(mc) == "MachinesSkipped").await;
     let message = site::message(&left, "Progressing");
-    assert!(message.contains("hands-2 (a person has cordoned its Node"), "{message}");
+    assert!(message.contains("hands-2 (a user cordoned its Node"), "{message}");
     let node = site.get("node", "hands-2").unwrap();
     assert!(
         is_cordoned(&node) && node["metadata"]["annotations"]["bedplate.dev/cordoned-by"].is_null(),
@@ -205,7 +205,7 @@ async fn h6_reregistered_node_is_reported_until_it_is_deleted_again() {
     let anew = |machine: &Value| site::reason(machine, "Ready") == "NodeReregistered";
     let machine = site.until(("machine", "anew-1"), "that it runs on as it was", anew).await;
     let message = site::message(&machine, "Ready");
-    assert!(["anew-v1", "anew-v2", "delete it again"].iter().all(|word| message.contains(word)), "{message}");
+    assert!(["anew-v1", "anew-v2", "delete the Node again"].iter().all(|word| message.contains(word)), "{message}");
     assert_eq!(machine["status"]["selected"]["version"], 1);
     site.objects().delete("node", "anew-1").unwrap();
     fleet.away.lock().unwrap().clear();
@@ -219,7 +219,7 @@ async fn c4_a_version_that_does_not_come_up_stops_the_update_until_it_is_edited(
     fleet.bad.lock().unwrap().insert(2);
     site.configuration("bad", &rolling(&json!({})), 2);
     let back = site.until(("mc", "bad"), "the rollback", |mc| site::degraded(mc) == "RolledBack").await;
-    assert!(site::message(&back, "Degraded").contains("bad-1: bad-v2 did not come up"), "{back:#}");
+    assert!(site::message(&back, "Degraded").contains("bad-1: bad-v2 failed and was rolled back"), "{back:#}");
     assert_eq!(site::progressing(&back), "PausedOnFailure");
     let second = site.get("machine", "bad-2").unwrap();
     assert_eq!(second["status"]["applied"]["version"], 1);

@@ -1,4 +1,4 @@
-//! Each thing that a Machine can wait for, in the order of its life.
+//! Each event that a Machine can wait for, in the order of its life.
 
 use serde_json::{Value, json};
 
@@ -147,7 +147,7 @@ fn the_first_thing_that_is_not_met_is_awaited_from_who_can_do_it() {
             "NodeNotReady",
         ),
         (plain.clone(), enrolled(&both, &runs), Some(Actor::User), "AwaitingRepave"),
-        // Beside a node that runs.
+        // Next to a node that runs.
         (
             plain.clone(),
             enrolled(&[is("Paved", "True", "ImageUnavailable"), both[1].clone()], &runs),
@@ -213,7 +213,7 @@ fn a_bmc_that_is_not_reached_keeps_no_running_machine_from_being_ready() {
     status["conditions"][0] = is("PoweredOn", "Unknown", "PowerStateUnknown");
     let found = of(&json!({}), &status);
     assert_eq!(found.from, None);
-    assert_eq!(found.also, ["its BMC: BMCUnreachable is said (BMCUnreachable)"]);
+    assert_eq!(found.also, ["BMC: BMCUnreachable is said (BMCUnreachable)"]);
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn a_host_that_is_silent_like_its_bmc_is_said_to_be_silent() {
     status["conditions"][0] = is("PoweredOn", "Unknown", "PowerStateUnknown");
     let found = of(&json!({}), &status);
     assert_eq!((found.from, found.reason.as_str()), (Some(Actor::Agent), "AgentSilent"));
-    assert_eq!(found.also, ["its BMC: BMCUnreachable is said (BMCUnreachable)"]);
+    assert_eq!(found.also, ["BMC: BMCUnreachable is said (BMCUnreachable)"]);
 }
 
 #[test]
@@ -305,7 +305,7 @@ fn c4_machine_of_a_paused_rolling_update_waits_for_a_user_with_a_reason() {
         (
             "PausedOnFailure",
             "True",
-            "no further Machine starts until this is resolved (pauseOnFailure); a: no controller re-creates these Pods: n/x",
+            "rolling update is paused until this is resolved (pauseOnFailure); a: no controller re-creates these Pods: n/x",
             true,
         ),
         ("RollingOut", "True", "node-1: no controller re-creates these Pods: n/x", true),

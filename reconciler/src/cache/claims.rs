@@ -1,11 +1,11 @@
-//! Claims to addresses by the API server and the Services, which were read live and count for some seconds. Kept by `csr::holders`.
+//! Claims to addresses by the API server and the Services. They are read live and count for some seconds. Updated by `csr::holders`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex;
 
-/// Time for which a value that was read counts.
+/// Time for which a value counts after it was read.
 const MAX_AGE: Duration = Duration::from_secs(10);
 
 /// Another object that claims an address or a name of a request.
@@ -22,11 +22,11 @@ pub(crate) struct Holder {
 /// Weight of a claim to an address or a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// Made by the cluster itself: the address is not the kubelet's.
+    /// Claim of the cluster itself. The address does not belong to the kubelet.
     Certain,
-    /// Made by an administrator, as those of the Machine are: a user decides.
+    /// Claim of an administrator, like those of the Machine. A user decides.
     Defined,
-    /// Made by a kubelet, an agent or the author of a Service, who may be wrong or lie. The definition of the Machine outweighs it.
+    /// Claim of a kubelet, an agent or the author of a Service, which may be wrong or forged. The definition of the Machine outweighs it.
     Said,
 }
 
@@ -41,10 +41,10 @@ pub struct Claims {
     pub(crate) services: Vec<Holder>,
 }
 
-/// The claims that were read last. Locked while they are read, so that concurrent requests read them once.
+/// Claims of the last read. Locked during a read, so that concurrent requests read them once.
 pub(crate) type RecentClaims = Mutex<Recent<Claims>>;
 
-/// The value that was read last, with the time at which its reading started.
+/// Value of the last read, with the time at which the read started.
 #[derive(Debug, Default)]
 pub struct Recent<T>(Option<(Instant, Arc<T>)>);
 
@@ -55,7 +55,7 @@ impl<T> Recent<T> {
         (now.saturating_duration_since(*read) < MAX_AGE).then(|| value.clone())
     }
 
-    /// Replaces the value. `started`: the time at which its reading started.
+    /// Replaces the value. `started`: the time at which its read started.
     pub fn put(&mut self, started: Instant, value: T) -> Arc<T> {
         let value = Arc::new(value);
         self.0 = Some((started, value.clone()));

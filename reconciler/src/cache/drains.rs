@@ -1,7 +1,7 @@
 //! Node and Pod state beyond the stores, which lag: Nodes that this controller has cordoned or deleted.
-//! Without it a second Node could start in the place that the first one has taken.
+//! Without this state a second Node could start in the place of the first one.
 //!
-//! All of it may be lost. A new leader first compares it with the Nodes of the cluster (`rollout`).
+//! The state may be lost. A new leader first compares it with the Nodes of the cluster (`rollout`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,13 +25,13 @@ const MAX_BLOCKED_NODES: usize = 10_000;
 pub struct Memory {
     /// Time until which an eviction is not retried, and the reason why it is blocked, by the Pod's UID.
     held: Lock<BTreeMap<String, (Instant, String)>>,
-    /// Nodes that were written a moment ago, by their names.
+    /// Recently written Nodes, by name.
     written: Lock<BTreeMap<String, Written>>,
     /// Drains, by the Node's UID, and departures (`deletion`).
     pub lasting: Beginnings,
     /// UIDs of Nodes whose blocked drain was reported.
     blocked: Lock<BTreeSet<String>>,
-    /// The Nodes of the store were compared with those that there are.
+    /// True if the Nodes of the store were compared with those of the cluster.
     is_sure: AtomicBool,
 }
 
@@ -43,7 +43,7 @@ struct Written {
 
 #[derive(Debug)]
 enum What {
-    /// Cordoned for this; with the resource version that came of it, if that is known yet.
+    /// Node that was cordoned, with the resource version after the write if it is known yet.
     Cordoned(Purpose, Option<String>),
     Gone,
 }
@@ -73,7 +73,7 @@ fn uid(node: &Node) -> String {
 }
 
 impl Memory {
-    /// A Node of the store as it is by what was written since.
+    /// Returns a Node of the store with the writes that the store does not show yet.
     pub fn as_written(&self, name: &str, node: Option<Arc<Node>>) -> Option<Arc<Node>> {
         let mut all = self.written.lock();
         let (Some(written), Some(shown)) = (all.get(name), &node) else {
@@ -96,17 +96,17 @@ impl Memory {
         }
     }
 
-    /// A Node is being cordoned.
+    /// Records that a Node is being cordoned.
     pub fn cordons(&self, node: &Node, purpose: &Purpose) {
         self.writes(node, What::Cordoned(purpose.clone(), None));
     }
 
-    /// A Node was cordoned, which has this resource version since.
+    /// Records that a Node was cordoned, and its resource version after the write.
     pub fn cordoned(&self, node: &Node, purpose: &Purpose, version: Option<&str>) {
         self.writes(node, What::Cordoned(purpose.clone(), version.map(str::to_owned)));
     }
 
-    /// A Node is gone.
+    /// Records that a Node was deleted.
     pub fn removed(&self, node: &Node) {
         self.writes(node, What::Gone);
         self.over(node);
@@ -116,12 +116,12 @@ impl Memory {
         self.written.lock().insert(node.name_any(), Written { uid: uid(node), what });
     }
 
-    /// A Node is not as it was remembered.
+    /// Forgets a Node that differs from its record.
     pub fn forget(&self, name: &str) {
         self.written.lock().remove(name);
     }
 
-    /// Forgets what the store shows by now; `nodes`: those of the store.
+    /// Forgets the writes that the store shows by now. `nodes`: those of the store.
     pub fn tidy(&self, nodes: impl Fn(&str) -> Option<Arc<Node>>) {
         self.written.lock().retain(|name, written| nodes(name).is_some_and(|node| !written.is_seen(&node)));
     }
@@ -138,13 +138,13 @@ impl Memory {
         self.held.lock().insert(pod.to_owned(), (Instant::now() + wait(named), why.to_owned()));
     }
 
-    /// A drain begins: what held a Pod in one before may be gone.
+    /// Starts a drain. The cause that blocked a Pod in an earlier drain may be gone.
     pub fn begins(&self, pods: &[Pod]) {
         let mut held = self.held.lock();
         pods.iter().for_each(|pod| drop(held.remove(&pod.uid)));
     }
 
-    /// Forgets what is tried again.
+    /// Forgets evictions that are due for a retry.
     pub fn let_go(&self) {
         let now = Instant::now();
         self.held.lock().retain(|_, (until, _)| now < *until);
@@ -159,12 +159,12 @@ impl Memory {
         blocked.insert(uid(node))
     }
 
-    /// A Node's drain is blocked no more.
+    /// Records that the drain of a Node is no longer blocked.
     pub fn unblock(&self, node: &Node) {
         self.blocked.lock().remove(&uid(node));
     }
 
-    /// A Node's drain is over.
+    /// Records that the drain of a Node has finished.
     pub fn over(&self, node: &Node) {
         self.unblock(node);
         self.lasting.ends(&uid(node));
@@ -207,12 +207,12 @@ mod tests {
         let free = node("n1", "7", None);
         memory.cordons(&free, &purpose);
         assert!(is_cordoned(&memory, &free), "its answer is not there yet, or was lost");
-        // Given free, and cordoned again: the store brings one after the other.
+        // Uncordoned and cordoned again: the store shows both writes, one after the other.
         memory.cordoned(&free, &purpose, Some("12"));
         for (version, by) in [("9", Some(text.as_str())), ("10", None)] {
             assert!(is_cordoned(&memory, &node("n1", version, by)), "{version}");
         }
-        assert!(!is_cordoned(&memory, &node("n1", "13", None)), "by somebody else since");
+        assert!(!is_cordoned(&memory, &node("n1", "13", None)), "uncordoned by another writer since");
         assert!(!is_cordoned(&memory, &free), "and then nothing is remembered");
     }
 

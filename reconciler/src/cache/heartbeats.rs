@@ -26,7 +26,7 @@ struct Word {
 }
 
 impl Heard {
-    /// A Machine is there, or has changed.
+    /// Records a Machine that was added or changed.
     pub fn put(&self, machine: &Machine, now: Timestamp) {
         let mut all = self.0.lock();
         let said = said(machine);
@@ -39,7 +39,7 @@ impl Heard {
         all.insert(machine.name_any(), word);
     }
 
-    /// A Machine is gone.
+    /// Forgets a Machine that was deleted.
     pub fn remove(&self, name: &str) {
         self.0.lock().remove(name);
     }
@@ -58,7 +58,7 @@ fn said(machine: &Machine) -> Option<&AgentStatus> {
     machine.status.as_ref()?.agent.as_ref().filter(|agent| agent.last_heartbeat_time.is_some())
 }
 
-/// Returns the age of a heartbeat that was not seen to arrive, from the time in it.
+/// Returns the age of a heartbeat that arrived before this process started, from the time in it.
 fn found(said: Option<&AgentStatus>, now: Timestamp) -> Lasting {
     let written = said.and_then(|said| said.last_heartbeat_time.as_ref()).map_or(now, |time| time.0);
     Lasting::found(written, now, HEARTBEAT_TIMEOUT)

@@ -1,5 +1,5 @@
-//! Pure: what the stores hold, found by the questions that are asked of it: versions by their configuration, Machines by the
-//! configurations that they name, who holds what. Kept by the watches, one object at a time (`watch`).
+//! Pure: indexes of the stores: versions by configuration, Machines by the configurations that they name, holders of versions.
+//! Updated by the watches, one object at a time (`watch`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_rules::claim::{is_claimed, is_pooled};
 use bedplate_rules::selection::{References, may_match};
 
-/// All objects that decide about versions and Machines.
+/// Index of all objects that decide about versions and Machines.
 #[derive(Debug, Default)]
 pub struct Index {
     configurations: BTreeMap<String, Arc<MachineConfiguration>>,
@@ -46,12 +46,12 @@ impl Known {
 }
 
 impl Index {
-    /// A configuration has come, changed, or gone.
+    /// Applies a configuration that was added, changed or deleted.
     pub fn configuration(&mut self, name: &str, after: Option<Arc<MachineConfiguration>>) {
         put(&mut self.configurations, name, after);
     }
 
-    /// A version has come, changed, or gone; `configuration`: the one that it is of, which never changes.
+    /// Applies a version that was added, changed or deleted. `configuration`: its configuration, which never changes.
     pub fn version(
         &mut self,
         configuration: &str,
@@ -106,7 +106,7 @@ impl Index {
         self.configurations.values()
     }
 
-    /// The versions that are named after a configuration, by their numbers.
+    /// Returns the versions that are named after a configuration, by number.
     pub fn versions_of(&self, configuration: &str) -> Vec<&Arc<MachineConfigurationVersion>> {
         let mut all: Vec<_> =
             self.versions.get(configuration).into_iter().flat_map(BTreeMap::values).collect();
@@ -120,19 +120,19 @@ impl Index {
         versions.find(|version| version.spec.version == number)
     }
 
-    /// The Machines that name a configuration: by reference, by choice, by what they have.
+    /// Returns the Machines that name a configuration: by reference, by selection, or by the applied version.
     pub fn users_of(&self, configuration: &str) -> impl Iterator<Item = &Arc<Machine>> {
         let names = self.users.get(configuration).into_iter().flatten();
         names.filter_map(|name| self.machines.get(name))
     }
 
-    /// The Machines that a change of a configuration or its versions may touch: those that name it, and those that wait for any.
+    /// Returns the Machines that a change of a configuration or its versions may affect: those that name it, and those that wait for any.
     pub fn touched_by(&self, configuration: &str) -> BTreeSet<String> {
         let users = self.users.get(configuration).into_iter().flatten();
         users.chain(&self.waiting).cloned().collect()
     }
 
-    /// The other configurations that Machines of this one name, or such as wait: what a repave would give them counts there too.
+    /// Returns the other configurations that Machines of this one or waiting Machines name. Their counts include the version of a repave.
     pub fn beside(&self, configuration: &str) -> BTreeSet<String> {
         let names = self.users.get(configuration).into_iter().flatten().chain(&self.waiting);
         let machines = names.filter_map(|name| self.machines.get(name));
@@ -176,7 +176,7 @@ impl Index {
         machine.selected().is_none() && self.may_get(machine).into_iter().any(is_made)
     }
 
-    /// The configurations whose versions a choice for a Machine may fall on.
+    /// Returns the configurations whose versions may be selected for a Machine.
     fn may_get<'a>(&'a self, machine: &'a Machine) -> BTreeSet<&'a str> {
         let selected = machine.selected().map(|selected| selected.name.as_str());
         let reference = machine.spec.configuration_ref.as_ref().map(|reference| reference.name.as_str());

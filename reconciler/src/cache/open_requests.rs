@@ -1,5 +1,5 @@
-//! Pure: the open requests of each user, by age. Only the newest few of a user are decided about, so that a kubelet that creates requests without end costs
-//! no more than one that creates a few. Kept by `watch`, asked by `csr`.
+//! Pure: the open requests of each user, by age. Only the newest few of a user are decided. A kubelet that creates requests without end
+//! costs no more than one that creates a few. Updated by `watch`, read by `csr`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::ResourceExt;
 
-/// Maximum number of open requests of a user, for one signer, that are decided about. A kubelet waits for its newest one.
+/// Maximum number of open requests of a user, for one signer, that are decided. A kubelet waits for its newest one.
 const MAX_OPEN: usize = 4;
 
 /// Signer and user of a request.
@@ -16,7 +16,7 @@ type Asker = (String, String);
 /// Creation time and name of a request. The newest one is the last.
 type Age = (Timestamp, String);
 
-/// Requests about which nothing was decided yet.
+/// Requests without a decision.
 #[derive(Debug, Default)]
 pub struct Open {
     by_asker: BTreeMap<Asker, BTreeSet<Age>>,

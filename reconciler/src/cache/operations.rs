@@ -1,7 +1,7 @@
-//! Which operations are whose: by Machine, when a parent was written last, and since when each is as far as it is. What the store of
-//! operations has is known here, no more.
+//! Operations by Machine, the last write of each parent, and the time since which each operation has its state. Derived from the store
+//! of operations only.
 //!
-//! Kept by `watch`, asked by `operation` and by `enqueue`.
+//! Updated by `watch`, read by `operation` and by `enqueue`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -17,21 +17,21 @@ use tokio::time::Instant;
 /// Period after an operation's end in which the end is reported. A later leader does not report it again.
 const REPORT_PERIOD: Duration = Duration::from_secs(60);
 
-/// Since when an operation is as far as it is. What executors write of that is by the clocks of hosts, which may be anything.
+/// Time since which an operation has its state. Executors write it by the clocks of hosts, which are not trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Since {
-    /// When it was seen so first.
+    /// Time at which the state was first seen.
     pub seen: Timestamp,
     /// True if the change was seen. If false, the state may be older.
     pub came: bool,
     /// Leap of this program's wall clock since then. Earlier timestamps are relative to the clock before the
     /// leap.
     pub leap: SignedDuration,
-    /// Time at which it was first seen taken; later writes of its executor do not change it. None: never.
+    /// Time at which the operation was first seen as started. Later writes of its executor do not change it. None: never.
     pub taken: Option<Timestamp>,
 }
 
-/// Shared by the watch of operations and those who ask.
+/// Operations by owner. Shared by the watch of operations and its readers.
 #[derive(Debug, Default)]
 pub struct Whose(Lock<Inner>);
 
@@ -48,14 +48,14 @@ struct Inner {
 #[derive(Debug)]
 struct Stand {
     uid: Option<String>,
-    /// Its Machine, which never changes. None: it has a selector.
+    /// Machine of the operation, which never changes. None: the operation has a selector.
     machine: Option<String>,
     state: OperationState,
     /// True if its Machine is reported as paused. The time limit runs from the end of the pause.
     held: bool,
-    /// Since when, by this program's own monotonic clock.
+    /// Start of the state, by this program's monotonic clock.
     since: Instant,
-    /// The wall clock then.
+    /// Start of the state, by the wall clock.
     first: Timestamp,
     /// True if the operation was seen in another state before.
     came: bool,
@@ -78,13 +78,13 @@ impl Stand {
     }
 }
 
-/// Returns the state of an operation. One without a state is pending: a host that removes the state restarts no time by that.
+/// Returns the state of an operation. An operation without a state is pending. A host that removes the state does not restart the time.
 fn reached(operation: &MachineOperation) -> OperationState {
     state(operation).unwrap_or(OperationState::Pending)
 }
 
 impl Whose {
-    /// An operation is there.
+    /// Records an operation that was added or changed.
     pub fn put(&self, operation: &MachineOperation, first: Timestamp) {
         let (name, mut inner) = (operation.name_any(), self.0.lock());
         let before = inner.stands.get(&name).filter(|before| before.uid == operation.metadata.uid);
@@ -111,7 +111,7 @@ impl Whose {
         inner.stands.insert(name, stand);
     }
 
-    /// An operation is gone.
+    /// Forgets an operation that was deleted.
     pub fn remove(&self, operation: &MachineOperation) {
         let mut inner = self.0.lock();
         inner.forget(&operation.name_any());
@@ -123,7 +123,7 @@ impl Whose {
         self.0.lock().by_machine.get(machine).into_iter().flatten().cloned().collect()
     }
 
-    /// Since when an operation is as far as it is.
+    /// Returns the time since which an operation has its state.
     pub fn since(&self, operation: &MachineOperation, now: Timestamp) -> Since {
         let inner = self.0.lock();
         let stand = inner.stands.get(&operation.name_any()).filter(|s| s.uid == operation.metadata.uid);
@@ -132,7 +132,7 @@ impl Whose {
             now.saturating_sub(passed).unwrap_or(now)
         };
         let taken = stand.and_then(|stand| stand.taken).map(ago);
-        // The store is a moment before what is known here.
+        // The store may be older than this record.
         let Some(stand) = stand.filter(|s| s.is_of(operation)) else {
             return Since { seen: now, came: false, leap: SignedDuration::ZERO, taken };
         };
@@ -150,17 +150,17 @@ impl Whose {
         is_news && stand.since.elapsed() < REPORT_PERIOD
     }
 
-    /// A parent's sums are written: until when the next ones wait, if they may.
+    /// Records that the counts of a parent were written.
     pub fn wrote(&self, uid: &str) {
         self.0.lock().parents.entry(uid.to_owned()).or_default().status = Some(Instant::now());
     }
 
-    /// Children of a parent are made.
+    /// Records that children of a parent were created.
     pub fn made(&self, uid: &str) {
         self.0.lock().parents.entry(uid.to_owned()).or_default().children = Some(Instant::now());
     }
 
-    /// Returns the remaining time in which a parent's sums are younger than `pace` and must not be written
+    /// Returns the remaining time in which a parent's counts are younger than `pace` and must not be written
     /// again.
     pub fn rests(&self, uid: &str, pace: Duration) -> Duration {
         let written = self.0.lock().parents.get(uid).and_then(|written| written.status);
@@ -173,7 +173,7 @@ impl Whose {
         made.map_or(Duration::ZERO, |at| lag.saturating_sub(at.elapsed()))
     }
 
-    /// A parent has ended.
+    /// Forgets a parent that has finished.
     pub fn ended(&self, uid: &str) {
         self.0.lock().parents.remove(uid);
     }

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 /// Health gate of a version that names none (`HealthGate::timeout_seconds`).
 const GATE_TIMEOUT: Duration = Duration::from_secs(600);
-/// Time beyond the health gate: power-on, boot, a node image that is fetched, and the way back to the former version.
+/// Time in addition to the health gate: power-on, boot, fetch of a node image, and rollback to the former version.
 const REPAVE_MARGIN: Duration = Duration::from_secs(1800);
 
 /// Starts of what each Machine waits for.
@@ -39,14 +39,14 @@ struct Starts {
 pub struct Wait {
     /// Time since its version was chosen.
     pub chosen: Duration,
-    /// Time without a Node of this version; none if the Machine has one, or is left as it is.
+    /// Time without a Node of this version. None if the Machine has its Node, or is skipped.
     pub nodeless: Option<Duration>,
     /// True if the controller has found it without the Node, and has not seen the beginning.
     pub is_found: bool,
 }
 
 impl Waits {
-    /// Records a Machine that is there, or has changed.
+    /// Records a Machine that was added or changed.
     pub fn put(&self, machine: &Machine) {
         let (name, uid, now) = (machine.name_any(), machine.metadata.uid.clone(), Instant::now());
         let selected = machine.selected().map(|selected| (selected.name.clone(), selected.version));
@@ -61,7 +61,7 @@ impl Waits {
         all.insert(name, Starts { uid, selected, chosen, nodeless });
     }
 
-    /// Forgets a Machine that is gone.
+    /// Forgets a Machine that was deleted.
     pub fn remove(&self, name: &str) {
         self.0.lock().remove(name);
     }
@@ -78,7 +78,7 @@ impl Waits {
     }
 }
 
-/// Returns what a Machine without a Node of it waits for; none if it has one, or is left as it is.
+/// Returns the version that a Machine without a Node waits for. None if the Machine has its Node, or is skipped.
 fn awaited(machine: &Machine) -> Option<&Selected> {
     let status = machine.status.as_ref()?;
     let is_left = machine.spec.paused || machine.metadata.deletion_timestamp.is_some() || is_claimed(machine);
@@ -89,8 +89,8 @@ fn awaited(machine: &Machine) -> Option<&Selected> {
     status.selected.as_ref().filter(|_| !is_left && !has_node)
 }
 
-/// Returns true if a Machine should long have had its Node: it has waited longer than its version's health gate takes, and a margin. `versions`
-/// has its configuration's versions. `is_reported`: an earlier controller has reported such a Machine, and the clock of this one began later.
+/// Returns true if the Node of a Machine is overdue: the Machine has waited longer than the health gate of its version and a margin.
+/// `versions`: those of its configuration. `is_reported`: an earlier controller has reported such a Machine, and this one started to count later.
 pub fn is_late<'a>(
     machine: &Machine,
     mut versions: impl Iterator<Item = &'a MachineConfigurationVersion>,
@@ -147,11 +147,11 @@ mod tests {
             waits.put(&next);
             assert_eq!(waits.of(&next).nodeless, Some(Duration::from_secs(60 * minute)));
         }
-        // A Node registers that its agent does not know as what came of the version.
+        // A Node registers that the agent has not reported as the Node of the version.
         let registered = machine("u", &node("n2"));
         waits.put(&registered);
         assert_eq!(waits.of(&registered).nodeless, Some(Duration::from_secs(180)));
-        // Another choice is another attempt, of which the beginning was seen.
+        // Another choice is another attempt, and its start was seen.
         assert!(waits.of(&gone).is_found);
         let chosen = json!({ "status": { "selected": { "name": "w", "version": 3, "source": "Selector" } } });
         waits.put(&machine("u", &chosen));

@@ -29,7 +29,7 @@ use crate::rollout::{self, Clocks, Nodes};
 /// Writes for one configuration, in this order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// The configuration has not got our finalizer yet.
+    /// True if the configuration lacks the finalizer of this program.
     pub hold: bool,
     /// Changes of the versions.
     pub versions: VersionPlan,
@@ -119,7 +119,7 @@ pub struct Reckoned {
     pub awaits_nodes: bool,
 }
 
-/// Plans for one configuration, of everything that there is.
+/// Plans the writes for one configuration from all objects.
 pub fn plan(
     configuration: &MachineConfiguration,
     index: &Index,
@@ -205,7 +205,7 @@ impl Plan {
         if let Some(((reason, why), write)) = refused.zip(self.versions.write.as_ref()) {
             let name = configuration.metadata.name.as_deref().unwrap_or_default();
             let name = version_name(name, write.version());
-            let refusal = format!("the edit did not get into MachineConfigurationVersion {name}: {why}");
+            let refusal = format!("edit not written to MachineConfigurationVersion {name}: {why}");
             newest.troubles.insert(0, (reason, refusal));
         }
         let generation = configuration.metadata.generation;
@@ -227,7 +227,7 @@ fn usability(version: Option<&MachineConfigurationVersion>) -> Newest {
     let name = version.metadata.name.as_deref().unwrap_or_default();
     let trouble = image::failure(version);
     let trouble = trouble.map(|why| (DegradedReason::ImageUnresolved, format!("{name}: {why}")));
-    let unasked = || format!("{name}: the registry has not resolved the tag of the image yet");
+    let unasked = || format!("{name}: waiting for the registry to resolve the image tag");
     Newest { unasked: trouble.is_none().then(unasked), troubles: trouble.into_iter().collect() }
 }
 
@@ -297,7 +297,7 @@ fn reckon(
 /// pinned version.
 type Case = (String, Option<i64>);
 
-/// Which versions repaves would give now, each case asked once.
+/// Versions that repaves would select now. Each case is computed once.
 struct Repaved<'a> {
     index: &'a Index,
     made: Option<&'a MachineConfigurationVersion>,
@@ -335,7 +335,7 @@ impl Repaved<'_> {
     }
 }
 
-/// Paused, being deleted, or claimed.
+/// Returns true if a Machine is paused, being deleted, or claimed.
 fn is_left(machine: &Machine) -> bool {
     machine.spec.paused || machine.metadata.deletion_timestamp.is_some() || is_claimed(machine)
 }
@@ -408,7 +408,7 @@ mod tests {
             (Some("PausedOnFailure"), "RollingOut", Some((ControllerEvent::RolloutStarted, how.clone()))),
             (Some("RollingOut"), "MachinesSkipped", Some((ControllerEvent::RolloutFinished, how.clone()))),
             (Some("MachinesSkipped"), "UpToDate", None),
-            // One that does not roll, and one that has never done so.
+            // A configuration without a rolling update, and one that has never rolled out.
             (Some("AwaitingNodeDeletion"), "Paving", None),
             (Some("Paving"), "UpToDate", None),
             (None, "UpToDate", None),

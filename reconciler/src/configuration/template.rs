@@ -1,14 +1,14 @@
-//! Pure: what no host can make of a template, although the API server takes it. Such an edit becomes no version: each host would refuse it, and a
-//! rolling update would stop at the first one. Agents check the same by the same code (`bedplate_bootstrap::template`).
+//! Pure: errors of a template that the API server accepts and no host can run. No version is created from such an edit: each host would
+//! refuse it, and a rolling update would stop at the first one. Agents use the same check (`bedplate_bootstrap::template`).
 //!
-//! The API server checks lengths, quantities and values by the schema of the kind. Not there: keys of maps, and fields that are free-form.
+//! The API server checks lengths, quantities and values by the schema of the kind, but not keys of maps and free-form fields.
 
 use bedplate_api::configuration::Template;
 use bedplate_bootstrap::template::CheckTemplateError;
 use bedplate_bootstrap::{Plane, check};
 
-/// Returns why no host can make a node of a template; none if nothing is known against it. `is_run`: a host runs the node by which it made its
-/// cluster, and by a version of this configuration.
+/// Returns the reason why no host can run a template. None if there is no known error. `is_run`: true if a host runs the node that created
+/// its cluster, by a version of this configuration.
 pub(super) fn refusal(template: &Template, is_run: bool) -> Option<String> {
     let CheckTemplateError(refusals) = check(template, Plane::Cluster { is_run }).err()?;
     let refusals: Vec<String> = refusals.iter().map(|why| format!("spec.template.{why}")).collect();

@@ -1,7 +1,7 @@
-//! Pure: whether a kubelet's certificate is given to the host of a Machine that asks for it (docs/design/rules.md, Trust 3 and 5).
+//! Pure: decides whether the host of a Machine gets the client certificate that it requests (docs/design/rules.md, Trust 3 and 5).
 //!
-//! Who asks is what the API server has written of it: user, groups, and which certificate was shown. What is asked for is read out of
-//! the request itself. All has to be right; in doubt it is not given.
+//! The API server has recorded the requesting user, its groups, and its client certificate. The requested names are read from the
+//! request itself. All must be valid. In doubt the request is not approved.
 
 use bedplate_api::enrollment::{AGENT_USER_PREFIX, AGENTS_GROUP, ENROLLMENT_GROUP_PREFIX, KeyId};
 use bedplate_api::machine::Machine;
@@ -37,13 +37,13 @@ pub(super) enum Verdict {
     Wait(String),
 }
 
-/// The Machine that an agent's request is of; none: it is not an agent's.
+/// Returns the Machine of an agent's request. None: an agent did not create the request.
 pub(super) fn asks_for(request: &CertificateSigningRequest) -> Option<&str> {
     let user = request.spec.username.as_deref().filter(|_| request.spec.signer_name == SIGNER)?;
     user.strip_prefix(AGENT_USER_PREFIX)
 }
 
-/// Decides; `machine` is that of [`asks_for`] as it is now, `node` the one of its name.
+/// Decides about a request. `machine`: the current Machine of [`asks_for`]. `node`: the Node of the same name.
 pub(super) fn decide(
     request: &CertificateSigningRequest,
     machine: Option<&Machine>,
@@ -51,7 +51,7 @@ pub(super) fn decide(
 ) -> Verdict {
     let Some(name) = asks_for(request).filter(|_| !is_decided(request)) else { return Verdict::NotOurs };
     if !request.spec.groups.iter().flatten().any(|group| group == AGENTS_GROUP) {
-        return Verdict::Deny(format!("who asks is not in {AGENTS_GROUP}"));
+        return Verdict::Deny(format!("requesting user is not in group {AGENTS_GROUP}"));
     }
     let Some(machine) = machine.filter(|machine| machine.metadata.deletion_timestamp.is_none()) else {
         return Verdict::Deny(format!("Machine {name} does not exist or is being deleted"));
@@ -64,16 +64,17 @@ pub(super) fn decide(
         return Verdict::Deny(why);
     }
     let Some(shown) = credential(request) else {
-        let why = "the API server does not say which certificate was shown (it does from Kubernetes 1.32 on)";
+        let why =
+            "API server does not report the client certificate of the request; Kubernetes 1.32 and newer do";
         return Verdict::LeaveOpen(why.to_owned());
     };
     if !is_enrolled(machine, shown) {
-        let why = "the certificate that was shown is not the one that the Machine was enrolled with last";
+        let why = "client certificate of the request is not from the last enrollment of the Machine";
         return Verdict::Deny(why.to_owned());
     }
     let usages = request.spec.usages.as_deref().unwrap_or_default();
     if usages.is_empty() || !usages.iter().all(|usage| USAGES.contains(&usage.as_str())) {
-        return Verdict::Deny(format!("it is not for {} alone", USAGES.join(", ")));
+        return Verdict::Deny(format!("requested usages are not among {}", USAGES.join(", ")));
     }
     match subject(&request.spec.request.0, name) {
         Ok(()) => Verdict::Approve,
@@ -87,7 +88,7 @@ pub(super) fn is_decided(request: &CertificateSigningRequest) -> bool {
     status.is_some_and(|status| status.conditions.as_ref().is_some_and(|c| !c.is_empty()))
 }
 
-/// The SHA-256 of the certificate that was shown.
+/// Returns the SHA-256 of the client certificate.
 fn credential(request: &CertificateSigningRequest) -> Option<&str> {
     let shown = request.spec.extra.as_ref()?.get(CREDENTIAL)?;
     let [shown] = shown.as_slice() else { return None };
@@ -100,8 +101,8 @@ fn is_enrolled(machine: &Machine, shown: &str) -> bool {
     written.is_some_and(|written| written.hex() == shown)
 }
 
-/// Returns why the enrollment groups of a request are not those of the Machine's key; none: they are, or the certificate that was shown was made
-/// before there were such groups.
+/// Returns the reason why the enrollment groups of a request are not those of the Machine's key. None: they are, or the client certificate
+/// was issued before such groups existed.
 fn foreign_enrollment(request: &CertificateSigningRequest, machine: &Machine) -> Option<String> {
     let groups = request.spec.groups.iter().flatten();
     let shown: Vec<&String> = groups.filter(|group| group.starts_with(ENROLLMENT_GROUP_PREFIX)).collect();
@@ -112,7 +113,7 @@ fn foreign_enrollment(request: &CertificateSigningRequest, machine: &Machine) ->
         [only] => Some(*only) == own.as_ref(),
         _ => false,
     };
-    let why = "the enrollment group of the certificate that was shown is not that of the Machine's key";
+    let why = "enrollment group of the client certificate does not match the key of the Machine";
     (!is_own).then(|| why.to_owned())
 }
 
@@ -135,9 +136,9 @@ fn block(pem: &[u8]) -> Option<Pem> {
 fn subject(pem: &[u8], name: &str) -> Result<(), String> {
     inspect(pem, |request| {
         has_subject(request, name)?;
-        // Other names, other usages, a password: a kubelet asks for none.
+        // Attributes are other names, usages or a password. A kubelet requests none.
         if request.iter_attributes().next().is_some() {
-            return Err("it asks for more than a subject and a key".to_owned());
+            return Err("request contains more than a subject and a key".to_owned());
         }
         Ok(())
     })
@@ -151,11 +152,11 @@ pub(super) fn inspect<T>(
     pem: &[u8],
     look: impl FnOnce(&X509CertificationRequestInfo<'_>) -> Result<T, String>,
 ) -> Result<T, String> {
-    let unreadable = |_| "the request cannot be read".to_owned();
-    let pem = block(pem).ok_or("the request is not exactly one PEM block")?;
+    let unreadable = |_| "request is not a valid PKCS #10 request".to_owned();
+    let pem = block(pem).ok_or("request is not exactly one PEM block")?;
     let (rest, request) = X509CertificationRequest::from_der(&pem.contents).map_err(unreadable)?;
     if !rest.is_empty() {
-        return Err("the request has data after its end".to_owned());
+        return Err("request has data after its end".to_owned());
     }
     look(&request.certification_request_info)
 }
@@ -177,7 +178,7 @@ pub(super) fn has_subject(request: &X509CertificationRequestInfo<'_>, name: &str
     };
     if attributes.len() != 2 || parts("2.5.4.10") != ["system:nodes"] || parts("2.5.4.3") != [wanted.as_str()]
     {
-        return Err(format!("its subject is not O=system:nodes, CN={wanted}"));
+        return Err(format!("subject of the request is not O=system:nodes, CN={wanted}"));
     }
     Ok(())
 }
@@ -230,7 +231,7 @@ mod tests {
         serde_json::from_value(object).unwrap()
     }
 
-    /// Decides about a request that has `more` in its spec than one that is given.
+    /// Decides about a request that would be approved, with `more` in its spec.
     fn verdict(pem: &str, more: &Value, machine: Option<&Machine>) -> Verdict {
         let mut spec = spec(pem);
         spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -258,17 +259,17 @@ mod tests {
         for (more, words) in [
             (json!({ "groups": ["system:authenticated"] }), "not in bedplate:machines"),
             (json!({ "groups": null }), "not in bedplate:machines"),
-            (shown(json!([id("f2")])), "not the one that the Machine was enrolled with last"),
-            (shown(json!(["X509SHA256="])), "not the one that the Machine was enrolled with last"),
-            (json!({ "usages": ["client auth", "server auth"] }), "alone"),
-            (json!({ "usages": ["signing"] }), "alone"),
-            (json!({ "usages": [] }), "alone"),
-            (json!({ "usages": null }), "alone"),
+            (shown(json!([id("f2")])), "not from the last enrollment of the Machine"),
+            (shown(json!(["X509SHA256="])), "not from the last enrollment of the Machine"),
+            (json!({ "usages": ["client auth", "server auth"] }), "usages are not among"),
+            (json!({ "usages": ["signing"] }), "usages are not among"),
+            (json!({ "usages": [] }), "usages are not among"),
+            (json!({ "usages": null }), "usages are not among"),
         ] {
             let verdict = verdict(&own(), &more, Some(&machine));
             assert!(is_denied(&verdict, words), "{more}: {verdict:?}");
         }
-        // It is unknown which certificate was shown, or which of two. A user must decide.
+        // The client certificate is unknown, or there are two. A user must decide.
         for more in [
             json!({ "extra": null }),
             shown(json!([])),
@@ -325,11 +326,11 @@ mod tests {
         assert!(is_denied(&verdict(&own, &json!({}), Some(&leaving)), "is being deleted"));
         for status in [json!({}), json!({ "enrollment": {} })] {
             let stranger = machine(&json!({ "status": status }));
-            assert!(is_denied(&verdict(&own, &json!({}), Some(&stranger)), "enrolled with last"));
+            assert!(is_denied(&verdict(&own, &json!({}), Some(&stranger)), "not from the last enrollment"));
         }
         let empty = machine(&json!({ "status": { "enrollment": {} } }));
         let shown = json!({ "extra": { CREDENTIAL: ["X509SHA256="] } });
-        assert!(is_denied(&verdict(&own, &shown, Some(&empty)), "enrolled with last"));
+        assert!(is_denied(&verdict(&own, &shown, Some(&empty)), "not from the last enrollment"));
         let request: CertificateSigningRequest =
             serde_json::from_value(json!({ "metadata": {}, "spec": spec(&own) })).unwrap();
         for (provider_id, given) in
@@ -339,7 +340,7 @@ mod tests {
             let node: Node = serde_json::from_value(node).unwrap();
             let verdict = decide(&request, Some(&machine(&json!({}))), Some(&node));
             assert_eq!(verdict == Verdict::Approve, given, "{provider_id}: {verdict:?}");
-            assert!(given || is_denied(&verdict, "not this Machine's"), "{provider_id}: {verdict:?}");
+            assert!(given || is_denied(&verdict, "belongs to another host"), "{provider_id}: {verdict:?}");
         }
     }
 
@@ -398,15 +399,15 @@ mod tests {
             vec![organization.clone(), name.clone(), other(DnType::CountryName, "DE")],
         ] {
             let verdict = verdict(&pem(&subject, |_| {}), &json!({}), Some(&machine));
-            assert!(is_denied(&verdict, "its subject is not"), "{subject:?}: {verdict:?}");
+            assert!(is_denied(&verdict, "subject of the request is not"), "{subject:?}: {verdict:?}");
         }
-        // One more of a kind: a second name, a second organization.
+        // A second name, a second organization.
         for more in [(DnType::CommonName, "2.5.4.3"), (DnType::OrganizationName, "2.5.4.10")] {
             let id: Vec<u64> = more.1.split('.').map(|part| part.parse().unwrap()).collect();
             let subject =
                 vec![organization.clone(), name.clone(), other(DnType::CustomDnType(id), "system:node:b")];
             let verdict = verdict(&pem(&subject, |_| {}), &json!({}), Some(&machine));
-            assert!(is_denied(&verdict, "its subject is not"), "{:?}: {verdict:?}", more.0);
+            assert!(is_denied(&verdict, "subject of the request is not"), "{:?}: {verdict:?}", more.0);
         }
         let named = |params: &mut CertificateParams| {
             params.subject_alt_names = vec![rcgen::SanType::DnsName("b".try_into().unwrap())];

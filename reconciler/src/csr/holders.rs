@@ -1,10 +1,10 @@
-//! Finds the other objects that claim a name or an address of a serving certificate's request. Asked by `request`, judged by `serving`.
+//! Finds the other objects that claim a name or an address of a request for a serving certificate. Called by `csr`; `serving` decides.
 //!
-//! Machines and Nodes come from the stores. Services and the addresses of the API server are read live, since the controller watches neither, and
-//! count for some seconds (`recent`): a kubelet may ask again and again, and each time all pages of Services would be read.
+//! Machines and Nodes are read from the stores. Services and the addresses of the API server are read live, because the controller watches
+//! neither. The answers count for some seconds (`recent`): otherwise each of a kubelet's requests would read all pages of Services.
 //!
-//! A control plane runs an API server of its own, and kubeadm gives it the key of the cluster's certificate authority. An endpoint of the API
-//! server is therefore no claim against it. Another control plane with this address claims it as a Machine or a Node.
+//! A control plane runs its own API server, and kubeadm gives it the key of the cluster's certificate authority. So an endpoint of the API
+//! server is not a claim against it. Another control plane with this address claims it as a Machine or a Node.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const API_SERVER: &str = "kubernetes";
 /// kubeadm's public kubeconfig, in the namespace `kube-public`: the address by which hosts reach the API server.
 const CLUSTER_INFO: &str = "cluster-info";
 
-/// Returns the other objects that claim a name or an address that the kubelet of `name` asks for. `role`: what its host is, if that is known.
+/// Returns the other objects that claim a name or an address that the kubelet of `name` requests. `role`: role of its host, if known.
 ///
 /// # Errors
 /// The API server did not answer.
@@ -227,7 +227,7 @@ mod tests {
             let machine = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "b" },
                 "spec": { "provider": "pxe", "pxe": { "interfaces": interfaces } }, "status": { "addresses": addresses } });
             let mut machine: Machine = serde_json::from_value(machine).unwrap();
-            // As the store has it.
+            // The form in the store.
             crate::watch::prune::machine(&mut machine);
             let found = of_machine(&machine, &names());
             assert_eq!((has(&found), found[0].claim), (vec!["10.7.0.21"], claim), "{interfaces} {addresses}");
@@ -255,7 +255,7 @@ mod tests {
             (&["10.7.0.21"], &[], None, Some(Claim::Defined)),
             (&["10.7.0.21"], &["10.7.0.21"], Some(ControlPlane), None),
             (&["::ffff:10.7.0.21"], &["10.7.0.21"], Some(ControlPlane), None),
-            // Shared by all control planes, or of one whose API server does not run yet.
+            // Address that all control planes share, or of one whose API server does not run yet.
             (&["10.7.0.12"], &["10.7.0.21"], Some(ControlPlane), Some(Claim::Said)),
             (&["10.7.0.12"], &["10.7.0.21"], Some(Worker), Some(Claim::Certain)),
             (&["10.7.0.12"], &["a"], Some(Worker), Some(Claim::Certain)),

@@ -1,12 +1,12 @@
 //! Pure: decides about the serving certificate of a kubelet (docs/design/rules.md, Trust 5; signer `kubernetes.io/kubelet-serving`).
 //!
-//! The kubelet that asks has root rights on its host. Its Node's `status.addresses` are its own words, so they prove nothing. A name must be
+//! The requesting kubelet has root rights on its host. It writes the `status.addresses` of its Node itself, so they prove nothing. A name must be
 //! that of the Machine. An address must be in the Machine's definition, or its agent must have reported it, and no other object may claim it.
 //! The agent runs on the same host: a compromised host can claim a free address, but not one that the cluster knows as another's.
 //!
 //! The cluster's certificate authority signs these certificates. Its clients trust it for the API server, too, so the names and the addresses
 //! of the API server and of Services are never approved, except those of a control plane's own API server (`holders`). A denial is final, so
-//! only a certain claim denies. The words of others never deny, and they never outweigh the Machine's definition.
+//! only a certain claim denies. Claims of other hosts and users never deny, and they never outweigh the Machine's definition.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -72,7 +72,7 @@ pub(super) fn decide(
     // The Node is not Bedplate's: another approver decides about its certificate.
     let Some(machine) = machine else { return Verdict::NotOurs };
     let Some(node) = node else { return Verdict::Wait(format!("Node {name} does not exist yet")) };
-    // First: a Machine of its name must not cost another host's Node its certificate.
+    // Checked first: a Machine with the name of another host's Node must not deny the certificate of that Node.
     if let Some(why) = foreign(machine, node) {
         return Verdict::LeaveOpen(why);
     }
@@ -80,11 +80,11 @@ pub(super) fn decide(
         return Verdict::Deny(format!("Machine {name} is being deleted"));
     }
     if !request.spec.groups.iter().flatten().any(|group| group == GROUP) {
-        return Verdict::Deny(format!("who asks is not in {GROUP}"));
+        return Verdict::Deny(format!("requesting user is not in group {GROUP}"));
     }
     let usages: BTreeSet<&str> = request.spec.usages.iter().flatten().map(String::as_str).collect();
     if !USAGES.iter().any(|all| all.iter().copied().collect::<BTreeSet<_>>() == usages) {
-        return Verdict::Deny(format!("its usages are not exactly {}", USAGES[0].join(", ")));
+        return Verdict::Deny(format!("requested usages are not exactly {}", USAGES[0].join(", ")));
     }
     match inspect(&request.spec.request.0, |info| content(info, name)) {
         Ok(names) => judge(&names, name, machine, holders),
@@ -95,7 +95,7 @@ pub(super) fn decide(
 /// Decides about the names and addresses alone.
 fn judge(names: &Names, name: &str, machine: &Machine, holders: &[Holder]) -> Verdict {
     if let Some(other) = names.dns.iter().find(|asked| *asked != name) {
-        return Verdict::Deny(format!("it asks for the DNS name {other:?}, which is not {name}"));
+        return Verdict::Deny(format!("requested DNS name {other:?} is not {name}"));
     }
     if RESERVED.contains(&name) {
         return Verdict::Deny(format!(
@@ -103,7 +103,7 @@ fn judge(names: &Names, name: &str, machine: &Machine, holders: &[Holder]) -> Ve
         ));
     }
     if let Some(address) = names.ips.iter().find(|address| is_reserved(address)) {
-        return Verdict::Deny(format!("{address} is not an address at which other hosts reach this one"));
+        return Verdict::Deny(format!("requested address {address} is not reachable from other hosts"));
     }
     if let Some(held) = holders.iter().find(|holder| holder.claim == Claim::Certain) {
         return Verdict::Deny(format!("{} belongs to {}", held.has, held.by));
@@ -111,7 +111,7 @@ fn judge(names: &Names, name: &str, machine: &Machine, holders: &[Holder]) -> Ve
     let own = addresses(machine);
     if let Some(address) = names.ips.iter().find(|address| !own.contains(address)) {
         return Verdict::LeaveOpen(format!(
-            "Machine {name} has not reported the address {address}: neither status.addresses nor spec.pxe.interfaces has it"
+            "Machine {name} has not reported the address {address}; it is neither in status.addresses nor in spec.pxe.interfaces"
         ));
     }
     // A name in a request is that of the Machine by now, so the Machine's definition has it.
@@ -122,7 +122,7 @@ fn judge(names: &Names, name: &str, machine: &Machine, holders: &[Holder]) -> Ve
     });
     match open {
         Some(held) => Verdict::LeaveOpen(format!(
-            "{} is also claimed by {}; correct the one that is wrong, or decide with kubectl certificate",
+            "{} is also claimed by {}; correct the wrong object, or decide with `kubectl certificate`",
             held.has, held.by
         )),
         None => Verdict::Approve,
@@ -157,19 +157,19 @@ fn is_reserved(address: &IpAddr) -> bool {
     link_local || address.is_loopback() || address.is_unspecified() || address.is_multicast()
 }
 
-/// Checks subject and key, and that there is nothing else but one list of names; gives the names.
+/// Checks subject and key, and that there is nothing else but one list of names. Returns the names.
 fn content(request: &X509CertificationRequestInfo<'_>, name: &str) -> Result<Names, String> {
     has_subject(request, name)?;
     let key = request.subject_pki.raw;
     if key.len() != P256_BYTES || !key.starts_with(&P256) {
-        return Err("its key is not an ECDSA key on P-256".to_owned());
+        return Err("key of the request is not an ECDSA key on P-256".to_owned());
     }
     let (names, encoded) = names(request)?;
-    // Written again from what was understood: another reader of the same bytes finds nothing else in them.
+    // Encoded again from the parsed values: another reader of the same bytes finds nothing else in them.
     let version: &[u8] = &[0x02, 0x01, 0x00];
     let parts = [version, request.subject.as_raw(), key, &attribute(&encoded)].concat();
     if der(0x30, &parts) != request.raw {
-        return Err("it asks for more than a subject, a key, DNS names and IP addresses".to_owned());
+        return Err("request contains more than a subject, a key, DNS names and IP addresses".to_owned());
     }
     Ok(names)
 }
@@ -187,28 +187,30 @@ fn names(request: &X509CertificationRequestInfo<'_>) -> Result<(Names, Vec<u8>),
                 encoded.extend(der(0x87, bytes));
                 found.ips.push(ip(bytes)?);
             }
-            _ => return Err("it asks for names other than DNS names and IP addresses".to_owned()),
+            _ => return Err("request contains names other than DNS names and IP addresses".to_owned()),
         }
     }
     let count = found.dns.len() + found.ips.len();
     if count == 0 || count > MAX_NAMES {
-        return Err(format!("it asks for {count} names and addresses; 1 to {MAX_NAMES} are possible"));
+        return Err(format!("request contains {count} names and addresses; 1 to {MAX_NAMES} are allowed"));
     }
     Ok((found, encoded))
 }
 
 fn general_names<'r>(request: &'r X509CertificationRequestInfo<'_>) -> Result<&'r [GeneralName<'r>], String> {
     let [attribute] = request.attributes() else {
-        return Err("it does not have exactly one attribute, a list of DNS names and IP addresses".to_owned());
+        return Err(
+            "request does not have exactly one attribute, a list of DNS names and IP addresses".to_owned()
+        );
     };
     let ParsedCriAttribute::ExtensionRequest(asked) = attribute.parsed_attribute() else {
-        return Err("its attribute is not a request for extensions".to_owned());
+        return Err("attribute of the request is not an extension request".to_owned());
     };
     let [extension] = asked.extensions.as_slice() else {
-        return Err("it asks for extensions other than DNS names and IP addresses".to_owned());
+        return Err("request contains extensions other than DNS names and IP addresses".to_owned());
     };
     let ParsedExtension::SubjectAlternativeName(names) = extension.parsed_extension() else {
-        return Err("it asks for extensions other than DNS names and IP addresses".to_owned());
+        return Err("request contains extensions other than DNS names and IP addresses".to_owned());
     };
     Ok(&names.general_names)
 }
@@ -353,20 +355,20 @@ mod tests {
     #[test]
     fn trust_5_serving_certificate_has_no_other_name_and_no_reserved_address() {
         for (names, words) in [
-            (vec![dns("a"), dns("b")], "\"b\", which is not a"),
-            (vec![dns("A")], "which is not a"),
-            (vec![dns("a.example")], "which is not a"),
-            (vec![dns("*")], "which is not a"),
-            (vec![dns("kubernetes.default.svc"), address("10.7.0.21")], "which is not a"),
-            (vec![dns("a"), address("127.0.0.1")], "127.0.0.1 is not an address"),
-            (vec![dns("a"), address("::1")], "::1 is not an address"),
-            (vec![dns("a"), address("::ffff:127.0.0.1")], "127.0.0.1 is not an address"),
-            (vec![dns("a"), address("169.254.1.1")], "169.254.1.1 is not an address"),
-            (vec![dns("a"), address("fe80::1")], "fe80::1 is not an address"),
-            (vec![dns("a"), address("0.0.0.0")], "0.0.0.0 is not an address"),
-            (vec![dns("a"), address("::")], ":: is not an address"),
-            (vec![dns("a"), address("224.0.0.1")], "224.0.0.1 is not an address"),
-            (vec![dns("a"), address("255.255.255.255")], "255.255.255.255 is not an address"),
+            (vec![dns("a"), dns("b")], "\"b\" is not a"),
+            (vec![dns("A")], " is not a"),
+            (vec![dns("a.example")], " is not a"),
+            (vec![dns("*")], " is not a"),
+            (vec![dns("kubernetes.default.svc"), address("10.7.0.21")], " is not a"),
+            (vec![dns("a"), address("127.0.0.1")], "127.0.0.1 is not reachable"),
+            (vec![dns("a"), address("::1")], "::1 is not reachable"),
+            (vec![dns("a"), address("::ffff:127.0.0.1")], "127.0.0.1 is not reachable"),
+            (vec![dns("a"), address("169.254.1.1")], "169.254.1.1 is not reachable"),
+            (vec![dns("a"), address("fe80::1")], "fe80::1 is not reachable"),
+            (vec![dns("a"), address("0.0.0.0")], "0.0.0.0 is not reachable"),
+            (vec![dns("a"), address("::")], ":: is not reachable"),
+            (vec![dns("a"), address("224.0.0.1")], "224.0.0.1 is not reachable"),
+            (vec![dns("a"), address("255.255.255.255")], "255.255.255.255 is not reachable"),
             (vec![], "exactly one attribute"),
             (vec![SanType::Rfc822Name("a".try_into().unwrap())], "names other than"),
             (vec![dns("a"), SanType::URI("https://a".try_into().unwrap())], "names other than"),
@@ -499,8 +501,8 @@ mod tests {
                 vec![CustomExtension::from_oid_content(&[2, 5, 29, 19], vec![0x30, 0])];
         };
         for (pem, words) in [
-            (pem(("system:masters", "system:node:a"), own(), p256, |_| {}), "its subject is not"),
-            (pem(("system:nodes", "system:node:b"), own(), p256, |_| {}), "its subject is not"),
+            (pem(("system:masters", "system:node:a"), own(), p256, |_| {}), "subject of the request is not"),
+            (pem(("system:nodes", "system:node:b"), own(), p256, |_| {}), "subject of the request is not"),
             (pem(SUBJECT, own(), &rcgen::PKCS_ECDSA_P384_SHA384, |_| {}), "not an ECDSA key on P-256"),
             (pem(SUBJECT, own(), &rcgen::PKCS_ED25519, |_| {}), "not an ECDSA key on P-256"),
             (pem(SUBJECT, own(), p256, more), "extensions other than"),
@@ -512,7 +514,7 @@ mod tests {
         }
     }
 
-    /// Encodes one name in bytes that another reader could decode differently.
+    /// Encodes one name in bytes that another reader may decode differently.
     #[test]
     fn trust_5_serving_request_in_unusual_bytes_is_denied() {
         let name = [0x82, 0x01, b'a'];

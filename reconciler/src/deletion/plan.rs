@@ -1,4 +1,4 @@
-//! Pure: what comes next for a Machine with `deletionPolicy: Drain`.
+//! Pure: next step of a Machine with `deletionPolicy: Drain`.
 //!
 //! ```text
 //! Drain: finalizer --deleted--> cordon --> evict Pods --> delete Node --agent stops slot, or timeout-->
@@ -59,7 +59,7 @@ pub struct Plan {
 pub struct Lasted {
     /// Time since the deletion.
     pub deletion: SignedDuration,
-    /// Time since its Node is gone and its slot's end is pending.
+    /// Time since the Node is gone and the end of the slot is pending.
     pub slot: SignedDuration,
 }
 
@@ -76,7 +76,7 @@ fn only(step: Step) -> Plan {
     Plan { step, drained: None, until: None }
 }
 
-/// Plans. `node`: the one of its name, if there is one, asked live where it is not. `limit`: how long the slot's end is waited for.
+/// Plans the next step. `node`: Node of the same name, read live if the store has none. `limit`: timeout of the drain, and of the end of the slot.
 pub fn plan(
     machine: &Machine,
     node: Option<&Node>,
@@ -94,7 +94,7 @@ pub fn plan(
             (true, true) | (false, false) => Step::Rest,
         });
     }
-    // None can be put on an object that is being deleted.
+    // The API server accepts no new finalizer on an object that is being deleted.
     if !is_held(machine) {
         return only(Step::Rest);
     }
@@ -111,7 +111,7 @@ pub fn plan(
         };
     };
     if let Some(why) = foreign(machine, node) {
-        let drained = (false, DrainedReason::NodeNameConflict, format!("that Node is left as it is: {why}"));
+        let drained = (false, DrainedReason::NodeNameConflict, format!("Node is not drained: {why}"));
         let step = if is_over { Step::Release } else { Step::Await };
         return Plan { step, drained: Some(drained), until: Some(later(now, left)) };
     }
@@ -130,13 +130,14 @@ pub fn plan(
         Some(Cordon::Free) | None => (Step::Cordon, None),
     };
     let pending = awaits.map(|pods| format!(": waiting for {pods}")).unwrap_or_default();
-    let message = format!("its Node is drained{pending}");
+    let message = format!("Node is being drained{pending}");
     Plan { step, drained: Some((false, DrainedReason::Draining, message)), until: None }
 }
 
-/// Waits, and leaves the Node or the slot as it is.
+/// Waits, and does not change the Node or the slot.
 fn stay((reason, why): (DrainedReason, String), what: &str) -> Plan {
-    let message = format!("{why}: its {what} is left as it is; deletionPolicy Retain lets the Machine go");
+    let message =
+        format!("{why}; its {what} is not changed; set deletionPolicy Retain to delete only the Machine");
     Plan { step: Step::Await, drained: Some((false, reason, message)), until: None }
 }
 
@@ -148,10 +149,10 @@ fn stands_still(machine: &Machine) -> Option<(DrainedReason, String)> {
 }
 
 fn claimed(machine: &Machine) -> Option<(DrainedReason, String)> {
-    Some((DrainedReason::Claimed, format!("{} has claimed it", claimant(machine)?)))
+    Some((DrainedReason::Claimed, format!("Machine is claimed by {}", claimant(machine)?)))
 }
 
-/// Since when its Node is gone, as it was written.
+/// Returns the recorded time since which the Node is gone.
 pub(super) fn drained_since(machine: &Machine) -> Option<Timestamp> {
     let drained = machine.condition(condition_type::DRAINED).filter(|drained| drained.status == "True")?;
     Some(drained.last_transition_time.0)
@@ -166,7 +167,7 @@ fn slot(machine: &Machine, limit: SignedDuration, lasted: SignedDuration, now: T
     }
     let deadline = later(drained_since(machine).unwrap_or(now), limit);
     let message =
-        format!("its Node is gone; the agent stops and empties the slot, with a deadline at {deadline:.0}");
+        format!("Node is deleted; waiting for the agent to stop and empty the slot, deadline {deadline:.0}");
     let left = limit.saturating_sub(lasted);
     let step = if left.is_positive() { Step::Await } else { Step::Release };
     Plan { step, drained: Some((true, DrainedReason::StoppingSlot, message)), until: Some(later(now, left)) }
@@ -280,7 +281,7 @@ mod tests {
             assert_eq!(
                 step(&gone, Some(&node(&json!({}), true, "True")), 0),
                 Step::Release,
-                "a person's cordon stays"
+                "a user's cordon stays"
             );
             assert_eq!(step(&gone, None, 0), Step::Release);
         }

@@ -15,12 +15,12 @@ pub(super) fn told(before: &MachineStatus, after: &Status) -> Vec<(ControllerEve
         (Some(gone), None) => {
             let next = after.selected.as_ref().map(Selected::version_name);
             let next = next.unwrap_or_default();
-            let note = format!("Node {} is gone: the host is repaved with {next}", gone.name);
+            let note = format!("Node {} deleted; repaving the host with {next}", gone.name);
             all.push((ControllerEvent::NodeDeleted, note));
         }
         (before, Some(node)) if before.as_ref().map(|before| &before.uid) != Some(&node.uid) => {
             let again = if before.is_some() { " again" } else { "" };
-            let note = format!("Node {} has registered{again} (UID {})", node.name, node.uid);
+            let note = format!("Node {} registered{again} (UID {})", node.name, node.uid);
             all.push((ControllerEvent::NodeRegistered, note));
         }
         (None | Some(_), Some(_)) | (None, None) => {}
@@ -31,8 +31,8 @@ pub(super) fn told(before: &MachineStatus, after: &Status) -> Vec<(ControllerEve
         .filter(|selected| !before.selected.as_ref().is_some_and(|was| was.is_same_choice(selected)))
     {
         let was = before.selected.as_ref().map(Selected::version_name);
-        let was = was.map(|was| format!("; it was {was}")).unwrap_or_default();
-        let note = format!("{} {}{was}", selected.version_name(), by(selected.source));
+        let was = was.map(|was| format!("; previously {was}")).unwrap_or_default();
+        let note = format!("{} selected {}{was}", selected.version_name(), by(selected.source));
         all.push((ControllerEvent::VersionSelected, note));
     }
     all.extend(trouble(before, after));
@@ -53,7 +53,7 @@ fn trouble(before: &MachineStatus, after: &Status) -> Option<(ControllerEvent, S
         return Some((ControllerEvent::SelectionFailed, with_reason(pending)));
     }
     let ready = news(condition_type::READY).filter(|c| c.status == "False")?;
-    // While nothing is selected `Ready` says what `ConfigurationPending` does.
+    // While nothing is selected, `Ready` has the reason of `ConfigurationPending`.
     if is_true(&after.conditions, condition_type::CONFIGURATION_PENDING) {
         return None;
     }
@@ -135,8 +135,11 @@ mod tests {
         assert_eq!(
             told(&before(&joined), &repaved),
             [
-                (ControllerEvent::NodeDeleted, "Node a is gone: the host is repaved with w-v2".to_owned()),
-                (ControllerEvent::VersionSelected, "w-v2 by its machineSelector; it was w-v1".to_owned()),
+                (ControllerEvent::NodeDeleted, "Node a deleted; repaving the host with w-v2".to_owned()),
+                (
+                    ControllerEvent::VersionSelected,
+                    "w-v2 selected by its machineSelector; previously w-v1".to_owned()
+                ),
             ]
         );
         let pending = status(

@@ -1,8 +1,8 @@
-//! Pure: `status.observedNode` of a Machine (H2). pxed takes over a server that runs only if no Node of its name exists, and may not read Nodes.
+//! Pure: `status.observedNode` of a Machine (H2). pxed takes over a running server only if no Node of its name exists, and may not read Nodes.
 //!
-//! It is written only while a takeover token is set, so that no other Machine costs a question or a write. `Absent` is always a live answer
-//! of the API server: a cache that is behind must not have a server switched off that runs a node. The observation names the generation of
-//! the Machine, so that none from before the token counts. Called by `plan` and by the module above.
+//! The field is written only while a takeover token is set. Other Machines cost no request and no write. `Absent` is always a live answer
+//! of the API server: a stale cache must not cause the power-off of a server that runs a node. The observation names the generation of
+//! the Machine, so an observation from before the token does not count. Called by `plan` and by the parent module.
 
 use bedplate_api::machine::{Machine, ObservedNode, ObservedNodeState};
 
@@ -92,7 +92,7 @@ mod tests {
             (Some("one"), json!(null), true),
             (Some("one"), observed("Absent", 2), true),
             (Some("one"), observed("Absent", 3), false),
-            // It was there, and is not in the cache any more.
+            // The Node existed, and is no longer in the cache.
             (Some("one"), observed("Foreign", 3), true),
             (Some("one"), observed("Later", 3), true),
             (None, json!(null), false),

@@ -40,11 +40,11 @@ pub enum NodeSeen<'a> {
 /// Writes for one Machine, in this order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Plan {
-    /// The version that is chosen is not deployed yet: name and number.
+    /// Name and number of the chosen version, if it is not deployed yet.
     pub lock: Option<(String, i64)>,
     /// Status fields that this controller owns, if they differ from the current ones.
     pub status: Option<Status>,
-    /// The Node has not got these annotations: name and version of what is applied.
+    /// Annotations that the Node lacks: name and version of the applied configuration.
     pub annotate: Option<(String, i64)>,
 }
 
@@ -84,11 +84,11 @@ struct Chosen {
     selected: Option<Selected>,
     /// Status, reason and message of `ConfigurationPending`.
     pending: Option<(bool, ConfigurationPendingReason, String)>,
-    /// A choice that is due and cannot be made.
+    /// Reason why a due choice cannot be made.
     trouble: Option<Pending>,
     /// True if it is chosen now.
     is_new: bool,
-    /// True if nothing of the choice is written.
+    /// True if the choice is not written.
     left_alone: bool,
 }
 
@@ -169,7 +169,7 @@ fn judge(choice: Choice, before: &MachineStatus) -> Chosen {
             Chosen { pending: Some((true, pending.reason, pending.message)), ..Chosen::default() }
         }
         Choice::Matched(selected) => {
-            let message = format!("it will be {}, once the host is enrolled", is(&selected));
+            let message = format!("{}; selected when the host is enrolled", is(&selected));
             Chosen {
                 pending: Some((false, ConfigurationPendingReason::Matched, message)),
                 ..Chosen::default()
@@ -201,7 +201,7 @@ pub(super) fn by(by: SelectionSource) -> &'static str {
         SelectionSource::Reference => "by spec.configurationRef",
         SelectionSource::Selector => "by its machineSelector",
         SelectionSource::Claim => "by its MachineClaim",
-        SelectionSource::Unknown => "in a way that a later version knows",
+        SelectionSource::Unknown => "by a source that this version does not know",
     }
 }
 
@@ -227,15 +227,15 @@ fn way_out(
     (next.version > selected.version && next.name == selected.name).then(|| {
         let newer = next.version_name();
         format!(
-            "; {newer} is newer, and there is no Node to delete: spec.configurationRef with name {} and version {} moves the Machine",
+            "; {newer} is newer, and there is no Node to delete; set name {} and version {} in spec.configurationRef to move the Machine",
             next.name, next.version
         )
     })
 }
 
-/// H6: a user who deletes the Node asks for a repave. If its kubelet registers again before the controller sees that, the host runs on as it is.
-/// `nodeRef.reregisteredTime` records that for as long as a repave would give another version. Returns the time and a message. A control plane that
-/// keeps its slot registers again by itself.
+/// Returns time and message of a Node that registered again (H6). A user who deletes the Node requests a repave. If the kubelet registers again
+/// before the controller sees the deletion, the host is not repaved. `nodeRef.reregisteredTime` records that while a repave would select another
+/// version. A control plane that keeps its slot registers again without a user.
 fn registered_anew(
     machine: &Machine,
     before: &MachineStatus,
@@ -257,15 +257,15 @@ fn registered_anew(
     (next.key() != applied.key() && is_worker && !went_back).then(|| {
         let called = node.metadata.name.as_deref().unwrap_or_default();
         let message = format!(
-            "Node {called} was deleted, and registered again before the host was repaved: it still runs {name}, and a repave would give {}; \
-             delete it again",
+            "Node {called} was deleted and registered again before the host was repaved; it runs {name}, a repave would select {}; \
+             delete the Node again",
             next.version_name()
         );
         (time, message)
     })
 }
 
-/// `nodeRef` after this look. The error says whose Node it is, if not this Machine's.
+/// Returns `nodeRef` after this reconcile. The error names the owner of the Node, if the Node is not this Machine's.
 fn follow(
     machine: &Machine,
     before: &MachineStatus,
@@ -275,7 +275,7 @@ fn follow(
     let node = match node {
         NodeSeen::Present(node) => node,
         NodeSeen::Gone if repave => return Ok(None),
-        // No choice could be made: the host is not paved by a stale one.
+        // No choice was made, and the host must not be paved by a stale one.
         NodeSeen::Gone | NodeSeen::Absent => return Ok(before.node_ref.clone()),
     };
     let name = node.metadata.name.clone().unwrap_or_default();
@@ -288,7 +288,7 @@ fn follow(
     }))
 }
 
-/// H5, once the agent has said that this Node is what came of the version.
+/// Returns the annotations of the Node (H5), once the agent has reported it as the Node of the version.
 fn annotate(status: &MachineStatus, node: NodeSeen<'_>) -> Option<(String, i64)> {
     let NodeSeen::Present(node) = node else { return None };
     let applied = status.applied.as_ref()?;
@@ -300,7 +300,7 @@ fn annotate(status: &MachineStatus, node: NodeSeen<'_>) -> Option<(String, i64)>
     (is_its && is_ours && !same).then(|| (applied.name.clone(), applied.version))
 }
 
-/// Our part with this status, reason and message of `Drained`; none if it says so already.
+/// Returns the owned status fields with this status, reason and message of `Drained`. None if `Drained` has them already.
 pub(super) fn drained(
     machine: &Machine,
     (drained, reason, message): &(bool, DrainedReason, String),
@@ -322,7 +322,7 @@ const OWN: [&str; 4] = [
     condition_type::DRAINED,
 ];
 
-/// Our part; none before there is a phase.
+/// Returns the owned status fields. None before there is a phase.
 fn own(status: &MachineStatus) -> Option<Status> {
     let conditions = OWN.iter().filter_map(|type_| status.condition(type_));
     Some(Status {
@@ -438,13 +438,15 @@ mod tests {
         let Status { conditions, node_ref, .. } = plan.status.clone().unwrap();
         let (reason, message) = ready(plan);
         assert_eq!(reason, ReadyReason::NodeReregistered);
-        assert!(message.contains("w-v1") && message.contains("w-v2") && message.contains("delete it again"));
+        assert!(
+            message.contains("w-v1") && message.contains("w-v2") && message.contains("delete the Node again")
+        );
         assert_ne!(
             ready(planned(&machine, NodeSeen::Present(&anew), &[1])).0,
             ReadyReason::NodeReregistered,
             "nothing newer"
         );
-        // The agent takes it as its own, and it stays true.
+        // The agent adopts the Node, and the condition stays True.
         let status = machine.status.as_mut().unwrap();
         status.conditions.extend(conditions);
         status.node_ref = node_ref;
@@ -455,7 +457,7 @@ mod tests {
             status.conditions.iter().any(|c| c.reason == ReadyReason::NodeReregistered)
         }));
         assert_ne!(ready(again(&machine, &[1])).0, ReadyReason::NodeReregistered);
-        // Deleted again: paved as always.
+        // Deleted again: the host is repaved.
         let plan = planned(&machine, NodeSeen::Gone, &[1, 2]);
         assert_eq!(plan.status.as_ref().unwrap().selected.as_ref().unwrap().version, 2);
         assert_ne!(ready(plan).0, ReadyReason::NodeReregistered);
@@ -492,7 +494,7 @@ mod tests {
     fn node_seen_deleted_is_never_reported_as_re_registered() {
         let joined = node("n2", "bedplate://a");
         let mut machine = machine(&json!({}));
-        // Paved with the next, and the agent has not said so yet.
+        // The host is paved with the next version, and the agent has not reported it yet.
         let status = machine.status.as_mut().unwrap();
         status.node_ref = None;
         status.selected.as_mut().unwrap().version = 2;
@@ -564,12 +566,12 @@ mod tests {
         };
         let mut machine = machine(&json!({}));
         (machine.status.as_mut().unwrap().applied, machine.status.as_mut().unwrap().node_ref) = (None, None);
-        assert_eq!(message(&machine, &[1]), "waiting for the agent to make the node");
+        assert_eq!(message(&machine, &[1]), "waiting for the agent to create the node");
         let told = message(&machine, &[1, 2]);
         assert!(told.contains("w-v2 is newer") && told.contains("name w and version 2"), "{told}");
         // The pin of a user stays.
         machine.spec.configuration_ref.as_mut().unwrap().version = Some(1);
-        assert_eq!(message(&machine, &[1, 2]), "waiting for the agent to make the node");
+        assert_eq!(message(&machine, &[1, 2]), "waiting for the agent to create the node");
         // Following the message moves the Machine.
         machine.spec.configuration_ref.as_mut().unwrap().version = Some(2);
         let plan = planned(&machine, NodeSeen::Absent, &[1, 2]);

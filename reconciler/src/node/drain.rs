@@ -88,7 +88,7 @@ pub async fn pods(world: &World, node: &str) -> Result<Vec<Pod>, WriteError> {
     drain::pods(&requests, node).await.map_err(|failure| failure.error)
 }
 
-/// Evicts the Pods of a Node that have to leave. A refused eviction does not stop the others. Records on the Node which Pods are pending, and
+/// Evicts the Pods of a Node that must leave. A refused eviction does not stop the others. Records on the Node which Pods are pending, and
 /// reports blocked ones on its Machine. `until`: the deadline of the drain. Returns the delay before the next check.
 ///
 /// # Errors
@@ -128,9 +128,9 @@ fn tell_blocked(world: &World, machine: &Machine, node: &Node, blocked: &[String
     if blocked.is_empty() {
         world.drains.unblock(node);
     } else if world.drains.blocks(node) {
-        let until = until.map(|until| format!("; it times out at {until:.0}")).unwrap_or_default();
+        let until = until.map(|until| format!("; drain times out at {until:.0}")).unwrap_or_default();
         let blocked = cut(&list(blocked));
-        let note = format!("the drain of Node {} waits for {blocked}{until}", node.name_any());
+        let note = format!("Node {} is not drained: waiting for {blocked}{until}", node.name_any());
         world.news.publish(machine, ControllerEvent::DrainBlocked, &note);
     }
 }
@@ -174,7 +174,7 @@ pub async fn cordon(world: &World, node: &Node, purpose: &Purpose, now: Timestam
     let annotations =
         json!({ CORDONED_BY: purpose.text(), DRAIN_STARTED: began, DRAIN_PENDING: null, DRAIN_FAILED: null });
     let change = json!({ "metadata": { "annotations": annotations }, "spec": { "unschedulable": true } });
-    // Remembered before: an answer that is lost does not make it undone.
+    // Remembered before the write, because the answer may be lost.
     world.drains.cordons(node, purpose);
     let written = patch(world, node, &change).await;
     match &written {
@@ -187,7 +187,7 @@ pub async fn cordon(world: &World, node: &Node, purpose: &Purpose, now: Timestam
     written.map(drop)
 }
 
-/// Gives a Node free that the controller has cordoned; `failed`: why nothing came of it.
+/// Uncordons a Node that the controller has cordoned. `failed`: failure of the drain.
 ///
 /// # Errors
 /// [`WriteError`]
@@ -202,7 +202,7 @@ pub async fn free(world: &World, node: &Node, failed: Option<&Failed>) -> Result
     patch(world, node, &change).await.map(drop)
 }
 
-/// Says on a Node why it is not drained, which was not cordoned for that.
+/// Records on a Node that was not cordoned why its drain failed.
 ///
 /// # Errors
 /// [`WriteError`]
@@ -242,8 +242,8 @@ async fn annotate(world: &World, node: &Node, annotations: &Value) -> Result<(),
     patch(world, node, &json!({ "metadata": { "annotations": annotations } })).await.map(drop)
 }
 
-/// Changes a Node. Returns the resource version that comes of it. No apply: an apply of the annotations alone (`machine`) would take away what
-/// this one has set.
+/// Changes a Node. Returns its new resource version. This is not an apply: the apply of the annotations alone (`machine`) would remove the
+/// other fields.
 async fn patch(world: &World, node: &Node, change: &Value) -> Result<Option<String>, WriteError> {
     let written = FIELD_MANAGER.merge_object(&world.write(Kind::Rollout), &(), node, change).await?;
     Ok(written.metadata.resource_version)

@@ -1,7 +1,7 @@
-//! Operations with a selector: their Machines, their children, their sums (O3).
+//! Operations with a selector: their Machines, their children, their counts (O3).
 //!
 //! ```text
-//! label -> finalizer -> Machines: one consistent list, into status.machines -> children, as many as may -> sums -> ... -> its end -> no finalizer
+//! label -> finalizer -> Machines: one consistent list, into status.machines -> children, up to the limit -> counts -> ... -> its end -> no finalizer
 //! ```
 //! Each step is written to the parent before the next one starts. Children are the exception: they are
 //! created before the status lists them as started. A controller that dies in between loses none, because the
@@ -42,7 +42,7 @@ const MAX_STORE_LAG: Duration = Duration::from_secs(5);
 /// Minimum interval between status writes of a parent, per Machine. A write contains all Machine names.
 const STATUS_INTERVAL_PER_MACHINE: Duration = Duration::from_micros(100);
 
-/// Brings a parent's children and sums to the desired state.
+/// Brings a parent's children and counts to the desired state.
 pub(super) async fn reconcile(
     parent: &MachineOperation,
     world: &World,
@@ -51,7 +51,7 @@ pub(super) async fn reconcile(
     let is_held = parent.finalizers().iter().any(|held| held == FINALIZER);
     let is_leaving = parent.metadata.deletion_timestamp.is_some();
     if !is_leaving && !parent.labels().contains_key(CHILDREN) {
-        // Comes again by the watch, with its label. Executors receive nothing of it from then on, least of all its many names.
+        // The watch returns it with its label. From then on executors do not receive it, nor its many names.
         return label(parent, world).await.map(|()| None);
     }
     let known = parent.status.as_ref().and_then(|status| status.machines.as_ref());
@@ -104,13 +104,13 @@ async fn hold(parent: &MachineOperation, held: bool, world: &World) -> Result<()
     FIELD_MANAGER.set_finalizer(&world.write(Kind::Operation), parent, FINALIZER, held).await
 }
 
-/// Finds its Machines, once for all.
+/// Finds the Machines of an operation, once.
 async fn begin(parent: &MachineOperation, world: &World) -> Result<(), WriteError> {
     let now = Now { room: 0, stopped: false, time: Timestamp::now() };
     let status = match targets(parent, world).await {
         Ok(machines) if machines.len() > MOST_MACHINES => {
             let message = format!(
-                "the selector matches {} Machines, and {MOST_MACHINES} are the most: narrow it, and make several operations",
+                "selector matches {} Machines, the maximum is {MOST_MACHINES}; narrow it and create several operations",
                 machines.len()
             );
             refused(parent, FanOutOutcome::TooManyMachines, &message, now.time)
@@ -146,7 +146,7 @@ fn refused(
     ended(before, end, parent.metadata.generation, now)
 }
 
-/// The Machines that its selector matches, by name: every page is of one and the same state.
+/// Returns the Machines that the selector matches, by name. All pages are of one state of the store.
 async fn targets(parent: &MachineOperation, world: &World) -> Result<Vec<MachineName>, WriteError> {
     let what = "the Machines of a selector";
     let selector = parent.spec.machine_selector.clone().unwrap_or_default();
@@ -272,7 +272,7 @@ async fn make(
                 tracing::warn!(operation, why, "failed to create operation, counting its Machine as failed");
                 OperationState::Failed
             }
-            // The others would go the same way, or it comes by the watch.
+            // The other children would fail, too, or the watch returns the child.
             Err(error) => {
                 failed.note(Err(error));
                 break;

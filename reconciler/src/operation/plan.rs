@@ -35,7 +35,7 @@ use crate::cache::operations::Since;
 /// Time that an operation waits for its Machine to appear. Both may have been applied together.
 const MACHINE_GRACE_PERIOD: SignedDuration = SignedDuration::from_secs(10);
 /// Message of `Suspended` once it no longer depends on the Machine.
-const RESUMED: &str = "the operation was taken or has ended";
+const RESUMED: &str = "operation was started or has finished";
 
 /// Inputs of the decision about an operation.
 #[derive(Debug, Clone, Copy)]
@@ -44,21 +44,21 @@ pub struct Seen<'a> {
     pub operation: &'a MachineOperation,
     /// Machine of the operation. `None` if it does not exist.
     pub machine: Option<&'a Machine>,
-    /// Since when it is as far as it is.
+    /// Time since which the operation has its state.
     pub since: Since,
-    /// Operations of the same Machine; it may be among them.
+    /// Operations of the same Machine, which may include this one.
     pub others: &'a [(Arc<MachineOperation>, Since)],
     /// The time.
     pub now: Timestamp,
 }
 
 impl Since {
-    /// When it came to be so, if its executor says `said`; not before `made`.
+    /// Returns the start of the state, if the executor reports `said`. Not before `made`.
     fn reckon(self, said: Option<Timestamp>, made: Timestamp) -> Timestamp {
         let (said, made) = (said.map(|said| later(said, self.leap)), later(made, self.leap));
         match said.filter(|said| !self.came && (made..=self.seen).contains(said)) {
             Some(said) => said,
-            // Longer than it may be rather than not as long.
+            // In doubt the operation gets more time than it should, not less.
             None => self.seen,
         }
     }
@@ -67,11 +67,11 @@ impl Since {
 /// Actions for an operation.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Plan {
-    /// Our labels, all of them.
+    /// All labels that this controller owns.
     pub labels: Option<BTreeMap<String, String>>,
-    /// Our fields of its status, all of them.
+    /// All status fields that this controller owns.
     pub status: Option<MachineOperationStatus>,
-    /// The Node is drained for it, and may be deleted.
+    /// True if the Node is drained for the operation, and may be deleted.
     pub repave: bool,
     /// True if the operation must be deleted because its time has expired.
     pub remove: bool,
@@ -79,7 +79,7 @@ pub struct Plan {
     pub again: Option<Duration>,
 }
 
-/// Name and UID of the operation that it was made for.
+/// Returns name and UID of the parent.
 pub fn parent_of(operation: &MachineOperation) -> Option<(&str, &str)> {
     let owners = operation.metadata.owner_references.iter().flatten();
     let mut owners = owners.filter(|owner| owner.controller == Some(true));
@@ -107,7 +107,7 @@ pub(super) fn expiry(
     Some(if left.is_zero() { Ok(()) } else { Err(left) })
 }
 
-/// Plans.
+/// Plans the writes for an operation.
 pub fn plan(seen: &Seen<'_>) -> Plan {
     let Seen { operation, machine, now, .. } = *seen;
     if operation.metadata.deletion_timestamp.is_some() {
@@ -115,11 +115,11 @@ pub fn plan(seen: &Seen<'_>) -> Plan {
     }
     let labels = missing_labels(seen);
     if is_finished(operation) {
-        // A child goes with its parent.
+        // A child is deleted with its parent.
         let expiry = expiry(operation, seen.since, now).filter(|_| parent_of(operation).is_none());
         let remove = expiry == Some(Ok(()));
         return Plan {
-            // An end that was written at first sight has no labels yet, and users find operations by them.
+            // An operation that ended at its first reconcile has no labels yet, and users find operations by labels.
             labels: labels.filter(|_| !remove),
             status: seen.resumed(),
             remove,
@@ -179,14 +179,14 @@ impl Seen<'_> {
         let status = self.operation.status.as_ref();
         let executor = status.and_then(|status| status.executor.as_deref()).unwrap_or("an unknown executor");
         let message = format!(
-            "{executor} took it and has not reported its end within {} s: check the machine. {}",
+            "{executor} started the operation and did not report its end within {} s; check the machine. {}",
             done_within(&self.operation.spec).as_secs(),
             executors(self.machine)
         );
         self.failed(FanOutOutcome::TimedOut, &message)
     }
 
-    /// O8: what the agent may not do itself.
+    /// Plans the deletion of the Node, which the agent must not do (O8).
     fn repave(&self) -> Plan {
         let (operation, Some(machine)) = (self.operation, self.machine) else { return Plan::default() };
         let allows = operation.spec.operation_name == "applyConfiguration"
@@ -196,7 +196,7 @@ impl Seen<'_> {
         }
         if let Some(by) = claimant(machine) {
             let name = machine.name_any();
-            let message = format!("{by} has claimed Machine {name}, and decides about its Node");
+            let message = format!("{by} has claimed Machine {name}; only the claimant may repave it");
             return self.failed(FanOutOutcome::Claimed, &message);
         }
         Plan { repave: true, ..Plan::default() }
@@ -208,8 +208,7 @@ impl Seen<'_> {
         if left.is_zero() {
             let machine = self.operation.spec.machine_ref.as_ref();
             let name = machine.map_or("", |machine| machine.name.as_str());
-            let message =
-                format!("there is no Machine {name}: write its manifest, then make a new operation");
+            let message = format!("Machine {name} does not exist; create it, then create a new operation");
             return self.failed(FanOutOutcome::MachineNotFound, &message);
         }
         Plan { again: Some(left), ..self.begin() }
@@ -218,17 +217,17 @@ impl Seen<'_> {
     fn pending(&self, machine: &Machine) -> Plan {
         let (operation, now) = (self.operation, self.now);
         if machine.spec.paused {
-            let message = "the Machine is paused; the operation must be taken in time after it is resumed";
+            let message = "Machine is paused; the start timeout begins when it is unpaused";
             let mut status = self.ours(OperationState::Pending);
             self.suspend(&mut status, SuspendedReason::MachinePaused, message);
             return Plan { status: (!self.is_suspended()).then_some(status), ..Plan::default() };
         }
         if self.is_suspended() {
             let mut status = self.ours(OperationState::Pending);
-            self.suspend(&mut status, SuspendedReason::Resumed, "the Machine is no longer paused");
+            self.suspend(&mut status, SuspendedReason::Resumed, "Machine is no longer paused");
             return Plan { status: Some(status), ..Plan::default() };
         }
-        // Seen to come to be so it was seen to be held no more, too.
+        // If the start of the state was seen, the end of the pause was seen, too.
         let mut since = self.since.seen;
         if !self.since.came {
             let made = created(operation, now);
@@ -251,8 +250,11 @@ impl Seen<'_> {
         let left = left(later(since.min(now), limit), now);
         if left.is_zero() {
             let name = &operation.spec.operation_name;
-            let message =
-                format!("no executor took {name} within {} s. {}", limit.as_secs(), executors(Some(machine)));
+            let message = format!(
+                "no executor started {name} within {} s. {}",
+                limit.as_secs(),
+                executors(Some(machine))
+            );
             return self.failed(FanOutOutcome::NoExecutor, &message);
         }
         Plan { again: Some(left), ..self.begin() }
@@ -272,7 +274,7 @@ impl Seen<'_> {
         self.operation.condition(condition_type::SUSPENDED)
     }
 
-    /// Pending, if that is not said yet.
+    /// Writes state `Pending`, if there is no state yet.
     fn begin(&self) -> Plan {
         let status = state(self.operation).is_none().then(|| self.ours(OperationState::Pending));
         Plan { status, ..Plan::default() }
@@ -298,7 +300,7 @@ impl Seen<'_> {
         Some(status)
     }
 
-    /// The end, with all conditions: what other programs have written of the operation stays.
+    /// Returns the end with all conditions. Conditions of other programs stay.
     fn failed(&self, reason: FanOutOutcome, message: &str) -> Plan {
         let conditions = self.operation.conditions().to_vec();
         let mut before = MachineOperationStatus { conditions, ..MachineOperationStatus::default() };
@@ -322,31 +324,33 @@ impl Seen<'_> {
 
 /// Returns the text that names the executors of this Machine's operations.
 fn executors(machine: Option<&Machine>) -> String {
-    let Some(machine) = machine else { return "The Machine is gone".to_owned() };
+    let Some(machine) = machine else { return "The Machine does not exist".to_owned() };
     let status = machine.status.as_ref();
     let agent = status.and_then(|status| status.agent.as_ref());
     let agent_operations = AGENT_OPERATIONS.join(", ");
     let agent = match agent.map(|agent| agent.last_heartbeat_time.as_ref()) {
-        Some(Some(heard)) => format!("bedplate-agent ({agent_operations}), last heard of at {}", heard.0),
+        Some(Some(heard)) => format!("bedplate-agent ({agent_operations}), last heartbeat at {}", heard.0),
         Some(None) => format!("bedplate-agent ({agent_operations})"),
-        None => format!("no bedplate-agent yet, which would carry out {agent_operations}"),
+        None => format!("no bedplate-agent yet ({agent_operations})"),
     };
     let power = POWER_OPERATIONS.join(", ");
     let pxed = match (&machine.spec.bmc, machine.spec.provider.as_str()) {
         (Some(_), _) => format!("pxed of site {} ({power})", machine.spec.site),
-        (None, PROVIDER_PXE | PROVIDER_MANUAL) => format!("no program for {power}, as it has no spec.bmc"),
+        (None, PROVIDER_PXE | PROVIDER_MANUAL) => {
+            format!("no program for {power}, because spec.bmc is not set")
+        }
         (None, provider) => format!(
-            "for {power} the controller of provider {provider} if it has them, as there is no spec.bmc"
+            "for {power} the controller of provider {provider}, if it supports them, because spec.bmc is not set"
         ),
     };
-    format!("For Machine {} there are: {agent}; {pxed}", machine.name_any())
+    format!("Executors of Machine {}: {agent}; {pxed}", machine.name_any())
 }
 
 fn created(operation: &MachineOperation, now: Timestamp) -> Timestamp {
     operation.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0)
 }
 
-/// Zero: it is over.
+/// Returns the remaining time. Zero: the time has expired.
 fn left(until: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(until.duration_since(now)).unwrap_or_default()
 }

@@ -1,5 +1,5 @@
-//! Pure: what of a Machine decides about the rolling update of its configuration. Its heartbeats do not, or ten thousand Machines would have it
-//! be judged all the time. Asked by `watch`.
+//! Pure: fields of a Machine that decide about the rolling update of its configuration. Heartbeats are excluded, because those of ten
+//! thousand Machines would reconcile it all the time. Called by `watch`.
 
 use bedplate_api::condition::Conditions as _;
 use bedplate_api::machine::{Machine, NODE_CONFIGURATION, NODE_VERSION, Selected, SlotState, condition_type};

@@ -1,4 +1,4 @@
-//! Pure: how a rolling update stands, for `Progressing` and `Degraded` of its configuration (docs/guides/rolling-updates.md).
+//! Pure: state of a rolling update, for `Progressing` and `Degraded` of its configuration (docs/guides/rolling-updates.md).
 
 use bedplate_api::condition::MAX_MESSAGE;
 use bedplate_api::configuration::{MachineConfiguration, RollingUpdate, RolloutFailure};
@@ -37,21 +37,26 @@ pub fn standing(
 fn progressing(rollout: &Rollout, settings: &RollingUpdate) -> (bool, ProgressingReason, String) {
     let members = &rollout.members;
     if members.is_empty() {
-        return (false, ProgressingReason::NoMachines, "no Machine uses it".to_owned());
+        return (
+            false,
+            ProgressingReason::NoMachines,
+            "no Machine uses this MachineConfiguration".to_owned(),
+        );
     }
     let done = members.iter().filter(|member| member.place == Place::UpToDate).count();
-    let mut parts = vec![format!("{done} of {} Machines have what a repave would give now", members.len())];
+    let mut parts =
+        vec![format!("{done} of {} Machines run the version that a repave would select", members.len())];
     let at_hand: Vec<String> = members.iter().filter_map(at_hand).collect();
     let skipped: Vec<String> = members.iter().filter_map(skipped).collect();
     let awaiting: Vec<String> = members.iter().filter_map(awaiting).collect();
     let waiting = members.iter().filter(|m| matches!(m.place, Place::Outdated(_))).count();
     parts.extend(at_hand.first().map(|_| some(&at_hand)));
     if waiting > 0 {
-        parts.push(format!("{waiting} wait for their turn"));
+        parts.push(format!("{waiting} waiting for their turn"));
     }
     parts.extend(awaiting.first().map(|_| some(&awaiting)));
     if !skipped.is_empty() {
-        parts.push(format!("left as they are: {}", some(&skipped)));
+        parts.push(format!("skipped: {}", some(&skipped)));
     }
     let may_begin = members.iter().any(|member| matches!(member.place, Place::Prepared(_)));
     let budget = used_up(rollout, settings).filter(|_| may_begin);
@@ -74,7 +79,7 @@ fn at_hand(member: &Member) -> Option<String> {
     let name = &member.name;
     match &member.place {
         Place::Repaving => Some(format!("{name} is being paved")),
-        Place::Preparing(version) => Some(format!("{name} fetches {version}")),
+        Place::Preparing(version) => Some(format!("{name} is fetching {version}")),
         Place::Prepared(version) => Some(format!("{name} has fetched {version}")),
         Place::Draining(version) => {
             let hold = member.hold.as_ref();
@@ -82,7 +87,7 @@ fn at_hand(member: &Member) -> Option<String> {
             let pending =
                 hold.and_then(|hold| hold.awaits.as_ref()).map(|pods| format!(", waiting for {pods}"));
             let (since, pending) = (since.unwrap_or_default(), pending.unwrap_or_default());
-            Some(format!("{name} is drained for {version}{since}{pending}"))
+            Some(format!("{name} is being drained for {version}{since}{pending}"))
         }
         Place::UpToDate | Place::Skipped(_) | Place::Failed(_) | Place::Outdated(_) | Place::Awaiting(..) => {
             None
@@ -102,7 +107,7 @@ fn skipped(member: &Member) -> Option<String> {
 fn awaiting(member: &Member) -> Option<String> {
     match &member.place {
         Place::Awaiting(version, reason) => {
-            Some(format!("{} does not get {version} ({reason}, see its condition Paved)", member.name))
+            Some(format!("{} has not prepared {version} ({reason}; see its condition Paved)", member.name))
         }
         _ => None,
     }
@@ -130,14 +135,14 @@ fn degraded(rollout: &Rollout, settings: &RollingUpdate) -> Option<(DegradedReas
     });
     let told: Vec<String> = told.collect();
     let more = if settings.pause_on_failure {
-        "no further Machine starts until this is resolved (pauseOnFailure); "
+        "rolling update is paused until this is resolved (pauseOnFailure); "
     } else {
         ""
     };
     Some((gravest.reason, format!("{more}{}", some(&told))))
 }
 
-/// The first Machines that failed, by name.
+/// Returns the first Machines that failed, by name.
 fn failures(rollout: &Rollout) -> Vec<RolloutFailure> {
     let failed = rollout.failures().map(|(member, failure)| RolloutFailure {
         machine: member.name.clone(),
@@ -147,7 +152,7 @@ fn failures(rollout: &Rollout) -> Vec<RolloutFailure> {
     failed.take(MAX_FAILURES).collect()
 }
 
-/// The first few, and how many more there are.
+/// Returns the first names, and the number of the others.
 fn some(all: &[String]) -> String {
     list_of(all, MAX_NAMED_MACHINES)
 }

@@ -19,42 +19,39 @@ pub(super) fn refused(refusal: &Refusal) -> (GivenUp, String) {
         Refusal::EmptyDir(names) => (
             GivenUp::EmptyDirData,
             format!(
-                "these Pods have an emptyDir, and rollingUpdate.drain.deleteEmptyDirData is false: {}; save that and delete them",
+                "these Pods have an emptyDir, and rollingUpdate.drain.deleteEmptyDirData is false: {}; save the data and delete the Pods",
                 list(names)
             ),
         ),
     }
 }
 
-/// A turn begins.
+/// Returns the note of a turn that starts.
 pub(super) fn begun(node: &str, version: &str) -> String {
-    format!("its turn in the rolling update to {version} begins: Node {node} is cordoned, its Pods leave")
+    format!("rolling update to {version} started; Node {node} is cordoned and drained")
 }
 
-/// The Node is empty.
+/// Returns the note of a drained Node.
 pub(super) fn drained(node: &str, version: &str) -> String {
-    format!("the Pods of Node {node} have left, it is deleted: the host is paved with {version}")
+    format!("Node {node} drained and deleted; paving the host with {version}")
 }
 
 /// Returns the note of a failed turn.
 pub(super) fn given_up(failed: &Failed) -> String {
-    format!("not updated to {}: {}", failed.version, failed.message)
+    format!("update to {} failed: {}", failed.version, failed.message)
 }
 
-/// A turn ends before its end, and nothing has failed in it.
+/// Returns the note of a turn that was interrupted without a failure.
 pub(super) fn held(machine: &str, rollout: &Rollout) -> String {
     let member = rollout.members.iter().find(|member| member.name == machine);
     let failed = rollout.failures().next();
     let why = match (member.map(|member| &member.place), failed) {
         (Some(Place::Skipped(skip)), _) => skip.told(),
         (Some(Place::Draining(_)), Some((failed, _))) => {
-            format!(
-                "Machine {} has failed, and no other Machine continues until that is resolved",
-                failed.name
-            )
+            format!("Machine {} has failed; other Machines wait until this is resolved", failed.name)
         }
         (Some(Place::Draining(_)), None) => {
-            format!("MachineConfiguration {} does not roll any more", rollout.configuration)
+            format!("MachineConfiguration {} has no rolling update any more", rollout.configuration)
         }
         (
             Some(
@@ -65,13 +62,13 @@ pub(super) fn held(machine: &str, rollout: &Rollout) -> String {
             ),
             _,
         ) => {
-            format!("{version} is to come instead")
+            format!("{version} replaces the former target")
         }
         (Some(Place::UpToDate | Place::Repaving | Place::Failed(_)) | None, _) => {
-            "nothing comes of it any more".to_owned()
+            "the update is no longer needed".to_owned()
         }
     };
-    format!("its turn in a rolling update is over before its end, and its Node uncordoned: {why}")
+    format!("rolling update of this Machine interrupted, Node uncordoned: {why}")
 }
 
 #[cfg(test)]
@@ -98,8 +95,8 @@ mod tests {
         for (places, words) in [
             (vec![("a", Place::Skipped(Skip::Paused))], "spec.paused"),
             (vec![("a", draining()), ("b", Place::Failed(failure()))], "Machine b has failed"),
-            (vec![("a", draining())], "w does not roll any more"),
-            (vec![("a", Place::Outdated("w-v3".to_owned()))], "w-v3 is to come instead"),
+            (vec![("a", draining())], "w has no rolling update any more"),
+            (vec![("a", Place::Outdated("w-v3".to_owned()))], "w-v3 replaces the former target"),
         ] {
             let note = told(&places);
             assert!(note.contains(words), "{note}");

@@ -82,7 +82,7 @@ impl From<PavedReason> for Outlook {
             | PavedReason::DbusError
             | PavedReason::ShutdownInhibited
             | PavedReason::CredentialUnavailable
-            // A claimed Machine is skipped. What becomes of its user data is the business of its claimant, and fails no version.
+            // A claimed Machine is skipped. A failure of its user data concerns its claimant, not the version.
             | PavedReason::AwaitingClaim
             | PavedReason::Bootstrapping
             | PavedReason::BootstrapFailed
@@ -103,7 +103,7 @@ pub type Nodes<'a> = &'a dyn Fn(&str) -> Option<Arc<Node>>;
 /// Times about Machines, by the controller's own clocks.
 #[derive(Clone, Copy)]
 pub struct Clocks<'a> {
-    /// Returns true if a Machine's agent is not heard any more.
+    /// Returns true if a Machine's agent is unreachable.
     pub silent: &'a dyn Fn(&Machine) -> bool,
     /// Returns the time for which a Machine has waited for its selected version.
     pub wait: &'a dyn Fn(&Machine) -> Wait,
@@ -148,10 +148,10 @@ pub enum Place {
     Outdated(String),
     /// This version is selected, and on its way into a slot.
     Preparing(String),
-    /// This version is selected and does not come, by this reason of the agent's `Paved` or because it takes too long. It may come yet, and no other
-    /// Machine waits for that.
+    /// This version is selected and not prepared, by this reason of the agent's `Paved` or because it takes too long. It may still be prepared, and
+    /// no other Machine waits for that.
     Awaiting(String, String),
-    /// This version is in a slot: it may have its turn.
+    /// This version is in a slot. The Machine may have its turn.
     Prepared(String),
     /// The Pods are leaving, so that this version can be paved.
     Draining(String),
@@ -189,23 +189,23 @@ impl Skip {
     /// Returns the reason and the remedy, for users.
     pub fn told(&self) -> String {
         match self {
-            Self::Deleting => "it is being deleted".to_owned(),
-            Self::Paused => "spec.paused".to_owned(),
-            Self::Claimed(by) => format!("{by} has claimed it"),
+            Self::Deleting => "Machine is being deleted".to_owned(),
+            Self::Paused => "spec.paused is set".to_owned(),
+            Self::Claimed(by) => format!("Machine is claimed by {by}"),
             Self::ClusterMade => {
-                "its slot stays, because the cluster was created there, or its etcd is the last member or cannot leave: see its condition Paved and docs/concepts/node.md"
+                "slot is protected: the cluster was created in it, or its etcd member is the last one or cannot leave; see condition Paved and docs/concepts/node.md"
                     .to_owned()
             }
-            Self::Operation => "an operation has cordoned its Node".to_owned(),
-            Self::Cordoned => "a person has cordoned its Node: kubectl uncordon has it be updated".to_owned(),
-            Self::Down => "its Node is not Ready: repair it, or delete the Node".to_owned(),
-            Self::NodeNameConflict => "the Node of its name does not have providerID bedplate://NAME".to_owned(),
-            Self::AgentSilent => "its agent was not heard for 15 minutes".to_owned(),
+            Self::Operation => "an operation cordoned its Node".to_owned(),
+            Self::Cordoned => "a user cordoned its Node; uncordon it to continue: `kubectl uncordon NAME`".to_owned(),
+            Self::Down => "its Node is not Ready; repair the host, or delete the Node".to_owned(),
+            Self::NodeNameConflict => "Node of the same name does not have providerID bedplate://NAME".to_owned(),
+            Self::AgentSilent => "its agent has not reported for 15 minutes".to_owned(),
             Self::Unfit(reason) => {
-                format!("its host cannot take the version: {reason}, see its condition Paved")
+                format!("host cannot run the version: {reason}; see condition Paved")
             }
             Self::Behind(version) => format!(
-                "its host did not become a Node with {version}: repair it, or move it by spec.configurationRef with name and version"
+                "host has no Node with {version}; repair the host, or set name and version in spec.configurationRef to move the Machine"
             ),
         }
     }
@@ -233,7 +233,7 @@ pub struct Rollout {
     pub members: Vec<Member>,
 }
 
-/// Judges the Machines whose `selected` names the configuration. `versions`: those of the configuration, and what its Machines have.
+/// Judges the Machines whose `selected` names the configuration. `versions`: those of the configuration, and those that its Machines run.
 pub fn judge(
     configuration: &MachineConfiguration,
     machines: &[&Machine],
@@ -299,7 +299,7 @@ impl Known<'_> {
         }
         let version = next.version_name();
         let aside = self.aside(machine, status, &next);
-        // Checked before the node. A failure stays a failure while the node comes and goes.
+        // Checked before the node. A failure stays a failure while the node is added and removed.
         if aside.is_none()
             && let Some(failure) = self.failure(status, node, &next, &version)
         {
@@ -329,7 +329,7 @@ impl Known<'_> {
         match outlook(status) {
             (Outlook::Unsupported, reason) => Place::Skipped(Skip::Unfit(reason.to_owned())),
             (Outlook::Waiting | Outlook::Failed, reason) => Place::Awaiting(version, reason.to_owned()),
-            // An agent that never ends its preparation would hold the update of all others.
+            // An agent that never finishes its preparation would block the update of all others.
             (Outlook::Preparing, _) if (self.clocks.wait)(machine).chosen > PREPARATION_LIMIT => {
                 Place::Awaiting(version, PREPARATION_OVERDUE.to_owned())
             }
@@ -350,7 +350,7 @@ impl Known<'_> {
             let why = first(&back.message);
             return Some(Failure {
                 reason: DegradedReason::RolledBack,
-                message: format!("{version} did not come up, and the former version runs again: {why}"),
+                message: format!("{version} failed and was rolled back: {why}"),
                 remedy: "edit the MachineConfiguration",
             });
         }
@@ -360,8 +360,7 @@ impl Known<'_> {
         counts.then(|| Failure {
             reason: failed.reason.into(),
             message: failed.message,
-            remedy: "take away what stands in the way, then kubectl annotate node NAME bedplate.dev/drain-failed- (or edit the \
-                     MachineConfiguration)",
+            remedy: "resolve the cause, then run `kubectl annotate node NAME bedplate.dev/drain-failed-`, or edit the MachineConfiguration",
         })
     }
 
@@ -397,8 +396,8 @@ impl Known<'_> {
         (self.clocks.silent)(machine).then_some(Skip::AgentSilent)
     }
 
-    /// Returns where a Machine stands whose former Node is gone. `version` is the newest. A Machine without a Node keeps an older choice, whose
-    /// failure says nothing of the newest.
+    /// Returns the state of a Machine whose former Node is gone. `version` is the newest. A Machine without a Node keeps an older choice, whose
+    /// failure does not concern the newest version.
     fn without_node(&self, machine: &Machine, status: &MachineStatus, version: &str) -> Place {
         let Some(failure) = self.not_paved(machine, status) else { return Place::Repaving };
         let tried = machine.selected().map(Selected::version_name);
@@ -408,23 +407,23 @@ impl Known<'_> {
         }
     }
 
-    /// Returns why a host without a Node does not become one: its agent reports a failure, or the Node does not come for too long.
+    /// Returns why a host has no Node: its agent reports a failure, or the Node is overdue.
     fn not_paved(&self, machine: &Machine, status: &MachineStatus) -> Option<Failure> {
         if let (Outlook::Failed | Outlook::Unsupported, known) = outlook(status) {
             return Some(Failure {
                 reason: DegradedReason::PavingFailed,
-                message: format!("its host is not paved ({known}, see its condition Paved)"),
-                remedy: "repair the host, or edit the MachineConfiguration and move the Machine: spec.configurationRef with name and version",
+                message: format!("host is not paved ({known}; see condition Paved)"),
+                remedy: "repair the host, or edit the MachineConfiguration and set name and version in spec.configurationRef to move the Machine",
             });
         }
         let (wait, is_reported) = ((self.clocks.wait)(machine), is_missing_reported(self.configuration));
         is_late(machine, self.versions.iter().copied(), wait, is_reported).then(|| Failure {
             reason: DegradedReason::NodeMissing,
             message:
-                "its host should have been paved and has no Node, for longer than its health gate and 30 minutes"
+                "host is not paved and has no Node for longer than its health gate and 30 minutes"
                     .to_owned(),
-            remedy: "bedplate machine explain NAME shows the pending step; repair the host (spec.paused meanwhile), move the Machine (spec.configurationRef \
-                     with name and version), or delete it",
+            remedy: "see `bedplate machine explain NAME`; repair the host (set spec.paused meanwhile), set name and version in spec.configurationRef to \
+                     move the Machine, or delete it",
         })
     }
 
@@ -435,7 +434,7 @@ impl Known<'_> {
     }
 }
 
-/// The beginning of a text that may have the end of a log in it.
+/// Returns the start of a text that may contain the end of a log.
 fn first(text: &str) -> String {
     text.lines().next().unwrap_or_default().chars().take(200).collect()
 }
@@ -451,14 +450,14 @@ fn outlook(status: &MachineStatus) -> (Outlook, &str) {
 
 /// Returns the reason why a Machine is unavailable.
 fn unavailable(status: &MachineStatus, node: Option<&Node>) -> Option<&'static str> {
-    let Some(node) = node else { return Some("it has no Node") };
+    let Some(node) = node else { return Some("no Node") };
     let applied = status.applied.as_ref();
     if node.metadata.deletion_timestamp.is_some() {
         Some("its Node is being deleted")
     } else if applied
         .is_none_or(|applied| applied.node_uid.is_some() && applied.node_uid != node.metadata.uid)
     {
-        Some("its Node is new, and not yet what its agent says that it is")
+        Some("its Node is new and not confirmed by its agent yet")
     } else if !is_ready(node) || is_false(&status.conditions, condition_type::NODE_READY) {
         Some("its Node is not Ready")
     } else if cordon::is_cordoned(node) {

@@ -1,4 +1,4 @@
-//! Pure: what a rolling update does next (C4): `judge`d Machines in, steps out.
+//! Pure: next steps of a rolling update (C4), from the Machines that `judge` returns.
 //!
 //! Only the cordon at the start of a turn makes a Machine unavailable, so only it checks the budget. The
 //! budget counts all unavailable Machines, for any reason. Taking a Machine only makes its host fetch the
@@ -117,7 +117,7 @@ impl Rollout {
     }
 }
 
-/// Plans for one configuration; `settings`: none, if it does not roll.
+/// Plans the steps for one configuration. `settings`: None if it has no rolling update.
 pub fn plan(rollout: &Rollout, settings: Option<&RollingUpdate>) -> Vec<Step> {
     let Some(settings) = settings else { return give_up_all(rollout) };
     if rollout.is_paused(settings) {
@@ -165,7 +165,7 @@ fn go_on(rollout: &Rollout, member: &Member, machine: String, node_uid: String, 
     if member.hold.as_ref().is_some_and(|hold| hold.cordoned) {
         return Step::Drain { machine, node_uid, version };
     }
-    let message = "the Node was uncordoned while its Pods were leaving".to_owned();
+    let message = "Node was uncordoned during the drain".to_owned();
     let failed = Failed { version, generation: rollout.generation, reason: GivenUp::Uncordoned, message };
     Step::Free { machine, node_uid, failed: Some(failed) }
 }
@@ -214,7 +214,7 @@ mod tests {
             (vec![awaiting(), outdated()], vec![take(1)]),
             (vec![awaiting(), preparing(), outdated()], vec![]),
             (vec![awaiting(), Place::Prepared(v2()), outdated()], vec![cordon(1)]),
-            // It is not the hosts: the others keep what they could be paved with.
+            // The version is at fault, not the hosts. The others keep the version of their other slot.
             (vec![awaiting(), awaiting(), outdated()], vec![]),
             (vec![awaiting(), awaiting(), Place::UpToDate, Place::UpToDate, outdated()], vec![take(4)]),
         ] {

@@ -25,7 +25,7 @@ use crate::context::World;
 /// Time without data after which a watch is stale. A healthy watch receives data each minute.
 const WATCH_STALE_TIME: Duration = Duration::from_secs(120);
 
-/// Checks that the Machines that seem available may be.
+/// Checks that the Machines that seem available are available.
 ///
 /// # Errors
 /// [`WriteError::Conflict`] if they are not and the watch lags; another error if the API server did not
@@ -36,7 +36,7 @@ pub(super) async fn compare(rollout: &Rollout, world: &World) -> Result<(), Writ
         return Err(WriteError::Conflict { what: "the watch of Nodes".to_owned() });
     }
     if !world.drains.is_sure() {
-        // In this order: what comes meanwhile is in neither.
+        // In this order: an object that is created meanwhile is in neither list.
         let known = world.stores.nodes.state();
         let there = list(world, ListParams::default()).await?;
         let there: BTreeSet<Option<String>> = there.into_iter().map(|node| node.metadata.uid).collect();

@@ -22,7 +22,7 @@ pub fn machine(machine: &mut Machine) {
     (status.power, status.state_disk) = (None, None);
     status.addresses.retain(|address: &Address| address.type_ == AddressType::InternalIP);
     if let Some(boot) = &mut status.boot {
-        // Its stage and the time of its seed are shown.
+        // The phase depends on the stage and on the time of the seed.
         (boot.timeline, boot.previous) = (Vec::new(), None);
     }
 }

@@ -70,7 +70,7 @@ impl Unmet {
             Self::Agent => "the agent does not report the feature claims; update it",
             Self::Enrollment => "the host is not enrolled",
             Self::Key => {
-                "a host with another key waits, and the key in force is heard (docs/troubleshooting/boot.md)"
+                "a host with another key is waiting, and the current key is still in use (docs/troubleshooting/boot.md)"
             }
             Self::Held => "a version is selected for the host",
             Self::Silent => "the agent has not reported for 15 minutes, or its clock is ahead",

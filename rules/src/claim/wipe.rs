@@ -47,7 +47,7 @@ pub fn owed_wipe(claim: &MachineClaim, host: &Machine) -> Option<OwedWipe> {
     (!has_new_key(claim, host)).then_some(OwedWipe::Key)
 }
 
-/// Returns why a deleted claim waits for its wipe. None: its host is not emptied yet, or nothing is owed.
+/// Returns why a deleted claim waits for its wipe. None: its host is not emptied yet, or no wipe is due.
 pub fn unwiped(claim: &MachineClaim, host: &Machine) -> Option<WipedReason> {
     claim.metadata.deletion_timestamp.as_ref()?;
     let state = claim_state(claim).filter(|state| state.is_emptied())?;
@@ -207,7 +207,7 @@ mod tests {
         for (claim, status, expected) in [
             (claim(None, None, false), json!({}), None),
             (claim(None, Some("Preparing"), false), json!({}), None),
-            // It was created again after it had run.
+            // The claim was created again after it had run.
             (claim(None, Some("Joined"), false), json!({}), Some(ab.clone())),
             (claim(None, Some("Joined"), true), json!({}), Some(ab.clone())),
             (claim(None, Some("Releasing"), true), json!({}), Some(ab.clone())),

@@ -21,7 +21,7 @@ pub struct Drain {
     pub limit: SignedDuration,
     /// Termination grace period of a Pod in seconds. If `None`, the Pod's own period applies.
     pub grace: Option<u32>,
-    /// Pods leave also if they lose what is in an emptyDir.
+    /// True if Pods are evicted although the data of their emptyDir is lost.
     pub delete_empty_dir: bool,
     /// True if Pods without a controller are evicted too.
     pub force: bool,
@@ -52,7 +52,7 @@ pub fn refusal(pods: &[Pod], drain: &Drain) -> Option<Refusal> {
     unmanaged.map(Refusal::Unmanaged).or(empty_dir.map(Refusal::EmptyDir))
 }
 
-/// When an eviction is tried again that was held, by the seconds that the API server named.
+/// Returns the time at which a blocked eviction is retried, by the seconds that the API server named.
 pub fn again(now: Timestamp, named: Option<u32>) -> Timestamp {
     let wait = SignedDuration::try_from(wait(named)).unwrap_or(SignedDuration::ZERO);
     now.saturating_add(wait).unwrap_or(Timestamp::MAX)
@@ -107,7 +107,7 @@ mod tests {
         let daemons = [Pod { empty_dir: true, ..pod("cni", Some("DaemonSet")) }];
         assert_eq!(refusal(&daemons, &GENTLE), None);
         let leaving = [Pod { leaving: true, ..pod("lone", None) }];
-        assert_eq!(refusal(&leaving, &GENTLE), None, "somebody else does it");
+        assert_eq!(refusal(&leaving, &GENTLE), None, "the Pod is being deleted already");
     }
 
     #[test]

@@ -14,9 +14,9 @@ pub struct Pod {
     pub name: String,
     /// UID of the Pod.
     pub uid: String,
-    /// Kind of the object that makes it again, if one does.
+    /// Kind of the controller that re-creates the Pod, if there is one.
     pub controller: Option<String>,
-    /// The kubelet's own, from a file: the API server shows it only.
+    /// True if the kubelet runs the Pod from a file. The API server only shows it.
     pub mirror: bool,
     /// True if the Pod has a volume that ends with it.
     pub empty_dir: bool,
@@ -47,7 +47,7 @@ impl Pod {
         }
     }
 
-    /// `namespace/name`.
+    /// Returns `namespace/name`.
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }

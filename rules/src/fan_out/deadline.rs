@@ -8,7 +8,7 @@ use bedplate_api::operation::{
 };
 use jiff::SignedDuration;
 
-/// Grace period after an operation's timeout. In it the executor ends the operation itself.
+/// Grace period after an operation's timeout, in which the executor ends the operation itself.
 pub const LEFT_TO_EXECUTOR: SignedDuration = SignedDuration::from_secs(30);
 
 /// Default start timeout of a Bedplate operation, in seconds. Other operations of its Machine may run first,
@@ -58,7 +58,7 @@ pub fn done_within(spec: &MachineOperationSpec) -> SignedDuration {
     SignedDuration::from_secs(spec.timeout_seconds.map_or(own, i64::from))
 }
 
-/// A parameter that is a number of seconds; what its executor would refuse counts as none.
+/// Returns a parameter in seconds. A value that the executor would refuse counts as none.
 fn number(spec: &MachineOperationSpec, name: &str) -> Option<i64> {
     let seconds = spec.parameters.get(name)?.parse::<u32>().ok()?;
     Some(i64::from(seconds))

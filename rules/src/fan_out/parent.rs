@@ -1,9 +1,9 @@
-//! Pure: an operation with a selector: which of its Machines' operations begin now, and what they amount to (docs/design/rules.md, O3).
+//! Pure: an operation with a selector: the operations of its Machines that start now, and their summary (docs/design/rules.md, O3).
 //!
 //! ```text
 //! targets (fixed when it is taken) --at most maxParallel unfinished--> children --all ended, or failureLimit--> Complete | Failed
 //! ```
-//! Which Machines are how far stands in the parent's `status.machines`: what has ended stays so, also when its child is gone.
+//! The parent's `status.machines` has the state of each Machine. A finished Machine stays finished, even if its child is deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,9 +25,9 @@ pub const MACHINE: &str = "bedplate.dev/machine";
 pub const SITE: &str = "bedplate.dev/site";
 /// Label of an operation with a selector, with an empty value. Programs that carry operations out watch those without this label.
 pub const CHILDREN: &str = "bedplate.dev/children";
-/// Failed Machines that a message names; more are only counted.
+/// Maximum number of failed Machines that a message names. Others are counted.
 const MAX_NAMED_MACHINES: usize = 8;
-/// Characters that an object's name may have, and a label's value.
+/// Maximum number of characters of an object's name, and of a label's value.
 const MAX_NAME_CHARACTERS: usize = 253;
 const MAX_LABEL_BYTES: usize = 63;
 
@@ -38,7 +38,7 @@ pub fn child_name(parent: &MachineOperation, machine: &MachineName) -> String {
     if plain.len() <= MAX_NAME_CHARACTERS {
         return plain;
     }
-    // Another parent's name may begin with the same: the UID tells them apart.
+    // The name of another parent may have the same start. The UID distinguishes them.
     let rest = uid.len() + machine.as_str().len() + 2;
     let short: String = name.chars().take(MAX_NAME_CHARACTERS.saturating_sub(rest)).collect();
     format!("{}-{uid}-{machine}", short.trim_end_matches(['-', '.']))
@@ -55,7 +55,7 @@ fn named(operation: &MachineOperation) -> (&str, &str) {
     (metadata.name.as_deref().unwrap_or_default(), metadata.uid.as_deref().unwrap_or_default())
 }
 
-/// The operation of one Machine.
+/// Returns the operation of one Machine.
 pub fn child(parent: &MachineOperation, machine: &MachineName) -> MachineOperation {
     let (name, uid) = named(parent);
     let mut child = MachineOperation::new(&child_name(parent, machine), parent.spec.clone());
@@ -100,13 +100,13 @@ pub struct Now {
 /// Actions for a parent now.
 #[derive(Debug, PartialEq)]
 pub struct Fan {
-    /// Machines whose operation begins now.
+    /// Machines whose operation starts now.
     pub start: Vec<MachineName>,
-    /// The parent's status once they have.
+    /// Status of the parent after these have started.
     pub status: MachineOperationStatus,
 }
 
-/// Plans.
+/// Decides which children start now and whether the parent is finished (O3).
 pub fn plan(parent: &MachineOperation, targets: &[(MachineName, Progress)], now: Now) -> Fan {
     let number = |limit: Option<i32>| limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(0));
     let count =
@@ -135,7 +135,7 @@ pub fn plan(parent: &MachineOperation, targets: &[(MachineName, Progress)], now:
         (_, true, _) => Some((FanOutOutcome::NothingMatched, "no Machine matches the selector".to_owned())),
         (false, ..) => None,
         (true, _, 0) if unbegun == 0 => {
-            Some((FanOutOutcome::AllComplete, format!("done on {complete} Machines")))
+            Some((FanOutOutcome::AllComplete, format!("completed on {complete} Machines")))
         }
         (true, _, 0) => Some((FanOutOutcome::Canceled, format!("not started on {unbegun} Machines"))),
         (true, ..) => Some((FanOutOutcome::MachinesFailed, failure(targets, failed, unbegun, now))),
@@ -218,7 +218,7 @@ mod tests {
     const DONE: Progress = Some(OperationState::Complete);
     const FAILED: Progress = Some(OperationState::Failed);
 
-    /// Names of those that begin, and the parent's state and reason.
+    /// Returns the names of the started Machines, and state and reason of the parent.
     fn run(more: &serde_json::Value, progress: &[Progress]) -> (Vec<String>, Option<OperationState>, String) {
         let name = |n: usize| format!("m{n}").parse().unwrap();
         let targets: Vec<_> = progress.iter().enumerate().map(|(n, p)| (name(n), *p)).collect();

@@ -196,14 +196,14 @@ fn c4_a_ready_machine_says_what_keeps_its_next_version() {
         shown.message
     };
     let none = NodeFacts::default();
-    assert_eq!(shown(&conditions, &none), "w-v1 runs until its Node is deleted, then w-v2 is paved");
+    assert_eq!(shown(&conditions, &none), "w-v1 is running; w-v2 is paved after the Node is deleted");
     let late = without(conditions.clone(), "Paved", is("Paved", "True", "ImageUnavailable"));
-    assert_eq!(shown(&late, &none), "w-v1 runs; w-v2 is not prepared: Paved: ImageUnavailable");
+    assert_eq!(shown(&late, &none), "w-v1 is running; w-v2 is not prepared: Paved: ImageUnavailable");
     let failed = |version: &str| NodeFacts {
         failed_turn: Some((version.to_owned(), "no time".to_owned())),
         ..NodeFacts::default()
     };
-    assert_eq!(shown(&conditions, &failed("w-v2")), "w-v1 runs; the turn for w-v2 failed: no time");
+    assert_eq!(shown(&conditions, &failed("w-v2")), "w-v1 is running; the update to w-v2 failed: no time");
     assert!(!shown(&conditions, &failed("w-v1")).contains("failed"));
 }
 
@@ -241,7 +241,7 @@ fn machine_is_stalled_while_a_user_must_act() {
     ] {
         let machine = machine("pxe", &conditions, &more);
         let shown = summarized(&machine, &NodeFacts::default(), None);
-        // A condition of an earlier reason goes with that reason.
+        // A condition is removed with its reason.
         let mut status = machine.status.clone().unwrap();
         status.conditions.push(serde_json::from_value(is("Stalled", "True", "RolledBack")).unwrap());
         shown.write(&mut status, Some(3), Timestamp::UNIX_EPOCH);
@@ -317,7 +317,7 @@ fn d1_a_claimed_host_is_ready_when_it_has_joined_its_claimants_cluster() {
         (with(paved.clone()), claim("Joined"), Phase::Ready, "Joined"),
         (with(is("Paved", "False", "UnitFailed")), claim("Joined"), Phase::Degraded, "UnitFailed"),
         (with(is("NodeReady", "False", "NodeNotReady")), claim("Joined"), Phase::Degraded, "NodeNotReady"),
-        // The MachineClaim is missing: the host still runs it, and is not shown as a free one.
+        // The MachineClaim is missing. The host still runs the claim, and is not shown as free.
         (vec![enrolled.clone(), waits.clone(), paved], lost("Joined"), Phase::Ready, "Joined"),
         (
             vec![enrolled.clone(), waits, is("Paved", "False", "ClaimMissing")],

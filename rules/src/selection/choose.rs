@@ -1,9 +1,9 @@
-//! Pure: which version a Machine gets, and when it gets another (H3, H4, C3).
+//! Pure: selection of a version for a Machine, and its replacement (H3, H4, C3).
 //!
 //! ```text
 //! nothing matches: Pending --a reference, a selector--> Matched --host enrolled--> Select --decided--> Keep
 //!                                                                                    ^                  |
-//!                                     a person's reference, Node gone, rolling update `------------------'
+//!                                       a user's reference, Node gone, rolling update `------------------'
 //! ```
 //!
 //! A Machine in a pool (`spec.claimPolicy`) is matched by no selector: a MachineClaim chooses its version ([`super::choose_by_claim`]).
@@ -24,14 +24,14 @@ use crate::claim::{claimant, is_pooled};
 use crate::selection::selector::judge;
 use crate::selection::version::{is_deployed, is_of};
 
-/// Configurations that a message names as nearly matching, and of each what it lacks.
+/// Maximum number of nearly matching configurations that a message names.
 const MAX_NEAREST: usize = 3;
 const MAX_UNMET: usize = 2;
 
 /// Reason why a version is chosen again for a Machine that has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Again {
-    /// `configurationRef` is another one than that it was chosen by ([`reference_changed`]).
+    /// `configurationRef` differs from the one of the last choice ([`reference_changed`]).
     PersonChangedReference,
     /// The Node was deleted, and the Machine is repaved.
     NodeGone,
@@ -44,7 +44,7 @@ pub enum Again {
 pub enum Choice {
     /// The Machine is paused or being deleted: no choice is written.
     LeaveAlone,
-    /// Nothing is selected, and nothing can be.
+    /// Nothing is selected, and no choice is possible.
     Pending(Pending),
     /// Nothing is selected because the host is not enrolled yet. Holds the current match. Nothing is locked.
     Matched(Selected),
@@ -59,7 +59,7 @@ pub enum Choice {
 pub struct Select {
     /// Value for `status.selected`.
     pub selected: Selected,
-    /// The version is not deployed yet: that is written first.
+    /// True if the version is not deployed yet. The caller writes that first.
     pub lock: bool,
 }
 
@@ -70,7 +70,7 @@ pub struct Pending {
     pub reason: ConfigurationPendingReason,
     /// Message for users.
     pub message: String,
-    /// The configurations whose selectors match best; with `NoConfiguration` alone.
+    /// Configurations whose selectors match best. Only with `NoConfiguration`.
     pub nearest: Vec<Miss>,
 }
 
@@ -98,7 +98,7 @@ pub fn reference_changed(machine: &Machine) -> bool {
     }
 }
 
-/// Chooses for one Machine, of all configurations and versions that there are. `again`: why, for one that has a version.
+/// Chooses a version for one Machine among all configurations and versions. `again`: reason, for a Machine that has a version.
 pub fn choose(
     machine: &Machine,
     again: Option<Again>,
@@ -123,7 +123,7 @@ pub fn choose(
             }
             match known.next(machine, selected) {
                 Err(pending) => Choice::Keep(Some(pending)),
-                // It is paved again, with the same.
+                // The Machine is repaved with the same version.
                 Ok(select) if select.selected == *selected && again != Again::NodeGone => Choice::Keep(None),
                 Ok(select) => Choice::Select(select),
             }
@@ -144,11 +144,12 @@ pub fn repave(
 }
 
 fn claim(machine: &Machine) -> Option<Pending> {
-    let message = format!("{} has claimed this Machine and decides about its node", claimant(machine)?);
+    let message =
+        format!("{} has claimed this Machine; only the claim selects its version", claimant(machine)?);
     Some(pending(ConfigurationPendingReason::Claimed, message))
 }
 
-/// Reason why nothing is selected for a Machine in a pool.
+/// Returns the reason why nothing is selected for a Machine in a pool.
 pub(super) fn unclaimed(machine: &Machine) -> Option<Pending> {
     let policy = machine.spec.claim_policy.as_ref().filter(|_| is_pooled(machine))?;
     let message = match claimant(machine) {
@@ -177,7 +178,7 @@ pub(super) struct Known<'a> {
 }
 
 impl<'a> Known<'a> {
-    /// The first choice.
+    /// Makes the first choice.
     fn first(&self, machine: &Machine) -> Result<Select, Pending> {
         if let Some(unclaimed) = unclaimed(machine) {
             return Err(unclaimed);
@@ -191,7 +192,7 @@ impl<'a> Known<'a> {
             return Ok(select(version, SelectionSource::Reference));
         }
         let configuration = self.matching(machine)?;
-        // C3: what Machines have already, or the first of a new configuration.
+        // C3: the version that Machines have already, or the first one of a new configuration.
         let versions = self.of(configuration);
         let deployed = versions.values().rev().find(|version| is_deployed(version));
         match deployed.or_else(|| versions.get(&1)) {
@@ -200,7 +201,7 @@ impl<'a> Known<'a> {
         }
     }
 
-    /// A further choice: by the reference, or as by one without version to what is selected.
+    /// Makes a further choice: by the reference, or by the selected configuration as a reference without version.
     fn next(&self, machine: &Machine, selected: &Selected) -> Result<Select, Pending> {
         match &machine.spec.configuration_ref {
             Some(_) => self.first(machine),
@@ -208,8 +209,8 @@ impl<'a> Known<'a> {
         }
     }
 
-    /// Returns the configuration whose selector decides: highest priority, then name. It returns none while one that goes before may match, because
-    /// a choice is made once.
+    /// Returns the configuration whose selector decides: highest priority, then name. Returns none while one of higher rank may match, because a
+    /// choice is made once.
     fn matching(&self, machine: &Machine) -> Result<&'a MachineConfiguration, Pending> {
         let live = self.configurations.iter().filter(|c| c.metadata.deletion_timestamp.is_none());
         let mut misses = Vec::new();
@@ -230,7 +231,7 @@ impl<'a> Known<'a> {
             Some((configuration, unknown)) if unknown.is_empty() => Ok(configuration),
             Some((configuration, unknown)) => {
                 let message = format!(
-                    "the machineSelector of {} needs {}, which the host's agent has not reported yet",
+                    "machineSelector of {} requires {}; the agent of the host has not reported it yet",
                     name(configuration),
                     unknown.join(" and ")
                 );
@@ -299,7 +300,7 @@ fn no_configuration(mut misses: Vec<Miss>) -> Pending {
     let nearest = misses.iter().map(|miss| {
         let more = if miss.unmet.len() > MAX_UNMET { ", ..." } else { "" };
         let unmet: Vec<&str> = miss.unmet.iter().take(MAX_UNMET).map(String::as_str).collect();
-        format!("{} (wants {}{more})", miss.configuration, unmet.join("; "))
+        format!("{} (requires {}{more})", miss.configuration, unmet.join("; "))
     });
     let nearest = nearest.collect::<Vec<_>>().join(", ");
     let message = if nearest.is_empty() {

@@ -1,4 +1,4 @@
-//! Pure: which version a Machine in a pool gets by its MachineClaim, and when that choice ends (docs/guides/claims.md).
+//! Pure: the version that a Machine in a pool gets by its MachineClaim, and the end of that choice (docs/guides/claims.md).
 //!
 //! ```text
 //! nothing selected --claim--> selected for this claim --granted--> selected, granted --released by the host--> nothing selected
@@ -118,7 +118,7 @@ fn awaits_claim(machine: &Machine) -> Pending {
 }
 
 impl Known<'_> {
-    /// The choice of a claim, if Machine and configuration both allow its claimant.
+    /// Returns the choice of a claim, if Machine and configuration both allow its claimant.
     fn claimed(&self, machine: &Machine, claim: &MachineClaim) -> Result<Select, Pending> {
         let (named, namespace) = (&claim.spec.configuration_ref, &claim.spec.claimant.namespace);
         let forbidden = |what: &str| {

@@ -1,7 +1,7 @@
-//! Pure: which Machines hold which versions and configurations (V3, C6).
+//! Pure: Machines that hold versions and configurations (V3, C6).
 //!
-//! A Machine holds what its `configurationRef`, its `selected` and its `applied` name, until it is gone itself: one that is being
-//! deleted still has a node. A `configurationRef` without version holds the configuration, and no version of it.
+//! A Machine holds the versions that its `configurationRef`, `selected` and `applied` name, until it is deleted. A Machine that is being
+//! deleted still has a node. A `configurationRef` without version holds the configuration, and none of its versions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ pub enum Hold {
     Applied,
 }
 
-/// A Machine that holds something.
+/// Machine that holds a version or a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Holder {
     /// The Machine's name.
@@ -44,7 +44,7 @@ impl References {
         references
     }
 
-    /// Another one of all Machines.
+    /// Adds one of all Machines.
     pub fn add(&mut self, machine: &Machine) {
         let called = machine.metadata.name.as_deref().unwrap_or_default();
         for (by, name, version) in named(machine).into_iter().flatten() {
@@ -53,7 +53,7 @@ impl References {
         }
     }
 
-    /// One of all Machines has come, changed, or gone.
+    /// Applies one of all Machines that was added, changed or deleted.
     pub fn change(&mut self, before: Option<&Machine>, after: Option<&Machine>) {
         let (names, after_names) = (before.map(named), after.map(named));
         if before.is_some_and(|b| after.is_some_and(|a| a.metadata.name == b.metadata.name))
@@ -101,7 +101,7 @@ impl References {
         versions.and_then(|versions| versions.get(&Some(version))).into_iter().flatten().collect()
     }
 
-    /// The Machines that hold a configuration by any of its versions or by its name.
+    /// Returns the Machines that hold a configuration by any of its versions or by its name.
     pub fn of_configuration(&self, configuration: &str) -> BTreeSet<&str> {
         let holders = self.held.get(configuration).into_iter().flat_map(BTreeMap::values).flatten();
         holders.map(|holder| holder.machine.as_str()).collect()
@@ -112,14 +112,14 @@ impl References {
         let holders = self.held.get(configuration).and_then(|versions| versions.get(&Some(version)));
         let mut last = None;
         let mut count = 0;
-        // They are in the order of their names.
+        // Sorted by name.
         for holder in holders.into_iter().flatten() {
             count += usize::from(last.replace(&holder.machine) != Some(&holder.machine));
         }
         count
     }
 
-    /// The highest version that a Machine has selected: it was made once, whatever became of it.
+    /// Returns the highest version that a Machine has selected. The version existed once, even if it was deleted.
     pub(crate) fn highest_selected(&self, configuration: &str) -> Option<i64> {
         let versions = self.held.get(configuration)?;
         let is_selected = |holders: &BTreeSet<Holder>| holders.iter().any(|h| h.by == Hold::Selected);
@@ -177,7 +177,11 @@ mod tests {
         assert!(references.is_held("w", 1) && references.is_free("x") && !references.is_free("w"));
         assert_eq!(references.of_configuration("w"), BTreeSet::from(["a", "b"]));
         assert!(references.of_configuration("x").is_empty());
-        assert_eq!(references.highest_selected("w"), Some(2), "what agents and people say makes no numbers");
+        assert_eq!(
+            references.highest_selected("w"),
+            Some(2),
+            "reports of agents and references of users create no numbers"
+        );
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub(crate) fn judge(selector: &MachineSelector, machine: &Machine) -> Verdict {
             Field::Known(found) if holds(operator, values, found) => {}
             Field::Known(found) => verdict.unmet.push(unmet(key, operator, values, found)),
             Field::NotReported => verdict.unknown.push(key.clone()),
-            Field::Unsupported => verdict.unmet.push(format!("{key}, which is not a field to select by")),
+            Field::Unsupported => verdict.unmet.push(format!("{key}, not a selectable field")),
         }
     }
     verdict
@@ -105,7 +105,7 @@ fn holds(operator: &str, values: &[String], found: Option<&str>) -> bool {
         "NotIn" => !found.is_some_and(among),
         "Exists" => found.is_some(),
         "DoesNotExist" => found.is_none(),
-        // No other is known: it matches nothing.
+        // An unknown operator matches nothing.
         _ => false,
     }
 }

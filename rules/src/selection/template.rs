@@ -1,4 +1,4 @@
-//! Pure: whether two templates mean the same node, however they are written (C2).
+//! Pure: decides whether two templates describe the same node, regardless of their form (C2).
 //!
 //! Only differences that are known to have no meaning are normalized: default values, and the order of named
 //! entries. In doubt the templates differ, which at worst creates an unnecessary version.
@@ -15,7 +15,7 @@ fn levelled(mut template: Template) -> Template {
     for file in &mut template.files {
         file.permissions = file.permissions.trim_start_matches('0').to_owned();
     }
-    // All sorts here are stable: what goes to one path keeps its order.
+    // All sorts here are stable: entries of one path keep their order.
     template.files.sort_by(|a, b| a.path.cmp(&b.path));
     for unit in &mut template.units {
         unit.dropins.sort_by(|a, b| a.name.cmp(&b.name));
@@ -106,7 +106,7 @@ mod tests {
             (json!({}), json!({ "kubernetes": { "version": "v1.34.1" } })),
             (json!({ "files": [file("1"), file("2")] }), json!({ "files": [file("2"), file("1")] })),
             (json!({ "kernelModules": ["a", "b"] }), json!({ "kernelModules": ["b", "a"] })),
-            // A control plane with one joins, without one it makes a cluster.
+            // A control plane with a joinConfiguration joins a cluster. Without one it creates a cluster.
             (kubernetes(Value::Null), kubernetes(json!({}))),
             (json!({}), json!({ "healthGate": { "timeoutSeconds": 601 } })),
         ] {

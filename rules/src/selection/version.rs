@@ -1,12 +1,12 @@
-//! Pure: what becomes of a configuration's versions (C1, C2, C5, C6).
+//! Pure: creation, change and deletion of a configuration's versions (C1, C2, C5, C6).
 //!
 //! ```text
 //! none --edit--> create N+1 --edit--> copy into it --it is deployed--> fixed --edit--> create N+2
 //! ```
 //!
-//! A number is 1 + the highest that is known of: by the configuration's status, by any object of such a name, by what a Machine has
-//! selected. So that none is used twice however a writer dies, versions are made with [`OWN_FINALIZER`]: one that is deleted stays
-//! until its number stands in the configuration's status.
+//! A number is 1 + the highest known one: in the configuration's status, in the name of an object, or selected by a Machine. No number is
+//! used twice, even if a writer dies. For that, versions are created with [`OWN_FINALIZER`]: a deleted version stays until its number is in the
+//! configuration's status.
 
 use std::collections::BTreeSet;
 
@@ -25,26 +25,26 @@ pub const OWN_FINALIZER: &str = "bedplate.dev/in-use";
 /// in the configuration's status, `release`, `remove`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct VersionPlan {
-    /// A version to make or to change. None: the newest means what the configuration says.
+    /// Version to create or to change. None: the newest one has the template of the configuration.
     pub write: Option<Write>,
-    /// The highest number ever made, that of `write` included (`status.latestVersion`).
+    /// Highest number ever used, including that of `write` (`status.latestVersion`).
     pub latest: i64,
-    /// The newest that a Machine uses or has used (`status.deployedVersion`).
+    /// Number of the newest version that a Machine uses or has used (`status.deployedVersion`).
     pub deployed: Option<i64>,
-    /// Versions that go: of `revisionHistoryLimit` too many, or because the configuration goes.
+    /// Versions to delete: they exceed `revisionHistoryLimit`, or the configuration is being deleted.
     pub remove: Vec<Removal>,
-    /// Versions that are being deleted and that no Machine holds: their finalizer can go.
+    /// Versions that are being deleted and that no Machine holds: their finalizer can be removed.
     pub release: Vec<i64>,
     /// True if the configuration is being deleted, no Machine holds it, and none of its versions is left.
     pub release_configuration: bool,
-    /// Objects that have a version's name and are none of this configuration's: left alone, their numbers are not used.
+    /// Objects with the name of a version that do not belong to this configuration. They are ignored, and their numbers are not used.
     pub foreign: Vec<String>,
 }
 
 /// A version's content.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Write {
-    /// A new object. It is an error if it is there.
+    /// New object. The write fails if the object exists.
     Create(Box<MachineConfigurationVersion>),
     /// Update with the same template of a version that is not deployed. The write must fail if the version
     /// was deployed meanwhile: the object holds the observed resource version.
@@ -52,7 +52,7 @@ pub enum Write {
 }
 
 impl Write {
-    /// The number that is written.
+    /// Returns the number of the written version.
     pub fn version(&self) -> i64 {
         match self {
             Self::Create(object) | Self::Copy(object) => object.spec.version,
@@ -60,7 +60,7 @@ impl Write {
     }
 }
 
-/// A version that goes.
+/// Version to delete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Removal {
     /// Number of the version.
@@ -85,7 +85,7 @@ pub fn is_deployed(version: &MachineConfigurationVersion) -> bool {
     version.status.as_ref().and_then(|status| status.deployed).unwrap_or(false)
 }
 
-/// Plans for one configuration, of all versions that there are (others' are passed over) and of all Machines' references.
+/// Plans the versions of one configuration from all versions (those of others are skipped) and the references of all Machines.
 pub fn plan_versions(
     configuration: &MachineConfiguration,
     existing: &[&MachineConfigurationVersion],
@@ -137,7 +137,7 @@ fn write(
     let newest = live.iter().max_by_key(|version| version.spec.version);
     match newest {
         Some(newest) if means_the_same(&newest.spec.template, template) => None,
-        // A number above it was made and is gone, or is a stranger's: what comes now is newer than that.
+        // A version of a higher number was deleted, or belongs to another configuration. The new version gets a still higher number.
         Some(newest) if !is_deployed(newest) && newest.spec.version == highest => {
             let mut copy = version(configuration, newest.spec.version, template);
             copy.metadata.uid.clone_from(&newest.metadata.uid);
@@ -150,7 +150,7 @@ fn write(
     }
 }
 
-/// A version of a configuration as it is made.
+/// Returns a new version of a configuration.
 fn version(
     configuration: &MachineConfiguration,
     number: i64,
@@ -172,13 +172,13 @@ fn version(
         name,
         uid: configuration.metadata.uid.clone().unwrap_or_default(),
         controller: Some(true),
-        // Its finalizer says when the configuration may go, not its versions.
+        // The finalizer decides when the configuration may be deleted, not its versions.
         block_owner_deletion: None,
     }]);
     object
 }
 
-/// C6: what is neither among the newest nor held. The newest stays whatever the limit says: it is what the next Machine gets.
+/// Returns the versions that are neither among the newest nor held (C6). The newest one stays regardless of the limit: the next Machine gets it.
 fn beyond_history(
     configuration: &MachineConfiguration,
     live: &[&MachineConfigurationVersion],

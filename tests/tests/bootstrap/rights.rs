@@ -51,7 +51,7 @@ fn stolen_token_of_the_provider_lists_and_changes_no_secret() {
     refused(thief.begin_delete("kubeadmconfig", "any"), "cannot delete");
     refused(list("/api/v1/namespaces/stolen/configmaps"), "cannot list");
     until_in_force(&thief);
-    refused(thief.try_create(&secret("stolen-kubeconfig")), "creates no Secrets but the data");
+    refused(thief.try_create(&secret("stolen-kubeconfig")), "may create only the data");
 }
 
 /// With all rights, the account still cannot do more than the policy says.
@@ -69,24 +69,27 @@ fn policy_admits_only_secrets_of_clusters_and_init_locks() {
         *changed.pointer_mut(field).unwrap() = value;
         changed
     };
-    let words = "no Secrets but the data of a KubeadmConfig and the certificates of a cluster";
+    let words = "may create only the data of a KubeadmConfig and the certificates of a cluster";
     refused(provider.try_create(&with("/metadata/name", json!("other"))), words);
     refused(provider.try_create(&with("/metadata/name", json!("c-kubeconfig"))), words);
     refused(provider.try_create(&with("/metadata/ownerReferences", json!([]))), words);
     refused(provider.try_create(&with("/metadata/ownerReferences/0/controller", json!(false))), words);
-    refused(provider.try_create(&with("/metadata/labels", json!({}))), "no object without the label");
+    refused(provider.try_create(&with("/metadata/labels", json!({}))), "only objects with the label");
     refused(provider.try_create(&with("/type", json!("example.com/other"))), "type");
-    refused(provider.try_create(&with("/type", json!("Opaque"))), "those of type cluster.x-k8s.io/secret");
+    refused(
+        provider.try_create(&with("/type", json!("Opaque"))),
+        "only Secrets of type cluster.x-k8s.io/secret",
+    );
     // Existing Secrets are not changed.
     team.objects.create(&secret("c-ca")).unwrap();
-    let words = "changes and deletes no Secrets";
+    let words = "must not change or delete Secrets";
     refused(provider.try_merge("secret", "c-ca", &json!({ "data": { "tls.crt": "Yg==" } })), words);
     let label = json!({ "metadata": { "labels": { "a": "b" } } });
     refused(provider.try_merge("secret", "c-ca", &label), words);
     refused(provider.can_delete("secret", "c-ca"), words);
     // Others may.
     team.objects.try_merge("secret", "c-ca", &label).unwrap();
-    let words = "no ConfigMaps but the init lock";
+    let words = "the ConfigMap of the init lock";
     provider.try_create(&lock("c-lock")).unwrap();
     refused(provider.try_create(&lock("c-other")), words);
     let mut other = lock("c-lock");

@@ -98,7 +98,7 @@ fn stolen_token_lists_no_secrets_and_widens_no_rights() {
     }
     // The certificate authority of a Cluster stays as it is, although the Cluster owns it.
     let data = json!({ "data": { "tls.key": "Yg==" } });
-    refused(thief.try_merge("secret", "thief-ca", &data), "no Secrets but the kubeconfig of a Cluster");
+    refused(thief.try_merge("secret", "thief-ca", &data), "may write only the kubeconfig of a Cluster");
     refused(thief.begin_delete("secret", "thief-ca"), "cannot delete");
     refused(
         thief.try_create(&json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p" } })),
@@ -110,18 +110,21 @@ fn stolen_token_lists_no_secrets_and_widens_no_rights() {
     refused(thief.try_merge("bpm", "of-another", &label), "owns");
     refused(thief.can_delete("bpm", "of-another"), "owns");
     let ready = json!({ "initialization": { "provisioned": true } });
-    refused(thief.merge_status("bpm", "thief", &ready), "no subresources of objects of other providers");
+    refused(
+        thief.merge_status("bpm", "thief", &ready),
+        "must not write subresources of objects of other providers",
+    );
     let timeout = json!({ "spec": { "releaseTimeoutSeconds": 61 } });
     refused(thief.try_merge("bpm", "thief", &timeout), "only the metadata of objects");
     // The finalizer holds the host until it is released, and a template with an owner could be deleted.
     let finalizers = json!({ "metadata": { "finalizers": ["example.com/other"] } });
-    refused(thief.try_merge("bpm", "thief", &finalizers), "changes no finalizers");
+    refused(thief.try_merge("bpm", "thief", &finalizers), "must not change finalizers");
     let owners = json!({ "metadata": { "ownerReferences": owner("MachineSet", "w") } });
-    refused(thief.try_merge("bpmt", "template", &owners), "writes no templates");
+    refused(thief.try_merge("bpmt", "template", &owners), "must not write templates");
     // An owner that does not exist would delete the Cluster.
-    refused(thief.try_merge("cluster", "thief", &owners), "changes no owners of a Cluster");
+    refused(thief.try_merge("cluster", "thief", &owners), "must not change owners of a Cluster");
     let other = json!({ "spec": { "infrastructureRef": { "name": "free" } } });
-    refused(thief.try_merge(MACHINE, "thief", &other), "neither cluster nor infrastructure");
+    refused(thief.try_merge(MACHINE, "thief", &other), "must not change the cluster or the infrastructure");
     // Its own rights and bounds.
     for kind in ["validatingadmissionpolicy", "validatingadmissionpolicybinding"] {
         refused(thief.begin_delete(kind, "bedplate-core-writes"), "cannot delete");
@@ -140,7 +143,7 @@ fn policy_admits_only_the_two_secrets_of_the_core() {
     let objects = Team::without_cluster("core-secrets").objects;
     let provider = objects.impersonating(PROVIDER, &["system:masters"]);
     until_in_force(&provider);
-    let words = "kubeconfig of a Cluster and the bootstrap data of a Machine, which own them";
+    let words = "kubeconfig of a Cluster and the bootstrap data of a Machine, which own the Secrets";
     for (name, kind, of) in [("c-kubeconfig", "Cluster", "c"), ("m-user-data", "Machine", "m")] {
         let own = secret(name, &owner(kind, of));
         provider.try_create(&own).unwrap();
@@ -150,7 +153,7 @@ fn policy_admits_only_the_two_secrets_of_the_core() {
         refused(provider.try_create(&secret(name, &json!([]))), words);
         let mut changed = own.clone();
         changed["type"] = "Opaque".into();
-        refused(provider.try_create(&changed), "those of type cluster.x-k8s.io/secret");
+        refused(provider.try_create(&changed), "only Secrets of type cluster.x-k8s.io/secret");
         changed = own;
         changed["metadata"]["labels"] = json!({});
         refused(provider.try_create(&changed), "with the label cluster.x-k8s.io/cluster-name");
@@ -158,12 +161,12 @@ fn policy_admits_only_the_two_secrets_of_the_core() {
     refused(provider.try_create(&secret("c-ca", &owner("Cluster", "c"))), words);
     let mut unmarked = secret("c-kubeconfig", &owner("Cluster", "c"));
     unmarked["metadata"]["annotations"] = json!({});
-    refused(provider.try_create(&unmarked), "no kubeconfig but one that it has made");
+    refused(provider.try_create(&unmarked), "only a kubeconfig that it has made");
     // A Secret of another owner does not become its own.
     objects.create(&secret("m-user-data", &owner("KubeadmConfig", "m"))).unwrap();
     let owners = json!({ "metadata": { "ownerReferences": owner("Machine", "m") } });
     refused(provider.try_merge("secret", "m-user-data", &owners), words);
-    refused(provider.can_delete("secret", "m-user-data"), "deletes no Secrets");
+    refused(provider.can_delete("secret", "m-user-data"), "must not delete Secrets");
 }
 
 #[test]
@@ -176,12 +179,12 @@ fn policies_admit_what_the_provider_writes() {
     given["metadata"]["annotations"] = json!({});
     team.objects.create(&given).unwrap();
     let taken = json!({ "metadata": { "annotations": { KUBECONFIG_DIGEST: "sha256:x" } }, "data": { "value": "Yg==" } });
-    refused(provider.try_merge("secret", "e-kubeconfig", &taken), "no kubeconfig but one that it has made");
+    refused(provider.try_merge("secret", "e-kubeconfig", &taken), "only a kubeconfig that it has made");
     team.objects.create(&secret("c-kubeconfig", &owner("Cluster", "c"))).unwrap();
     team.objects.create(&secret("d-kubeconfig", &json!([]))).unwrap();
     let data = json!({ "data": { "value": "Yg==" } });
     provider.try_merge("secret", "c-kubeconfig", &data).unwrap();
-    refused(provider.try_merge("secret", "d-kubeconfig", &data), "no Secrets but the kubeconfig");
+    refused(provider.try_merge("secret", "d-kubeconfig", &data), "may write only the kubeconfig");
     // Objects of providers: clones, adoption, deletion.
     provider.try_create(&host("w-0", &owner("MachineSet", "w"))).unwrap();
     refused(provider.try_create(&host("w-0", &json!([]))), "that an object of cluster.x-k8s.io owns");
@@ -194,7 +197,7 @@ fn policies_admit_what_the_provider_writes() {
     // A Machine that is deleted early has not adopted its object. A template never belongs to a Machine.
     provider.can_delete("bpm", "free").unwrap();
     provider.can_delete("bpm", "of-control-plane").unwrap();
-    refused(provider.can_delete("bpmt", "template"), "writes no templates");
+    refused(provider.can_delete("bpmt", "template"), "must not write templates");
     refused(
         provider.try_merge("bpm", "admitted", &json!({ "metadata": { "ownerReferences": null } })),
         "owns",
@@ -204,7 +207,7 @@ fn policies_admit_what_the_provider_writes() {
     provider.merge(MACHINE, "admitted", &spec).unwrap();
     // A reference may name another Machine, which must not become the object of this one.
     let owners = json!({ "metadata": { "ownerReferences": owner("Machine", "w") } });
-    refused(provider.try_merge(MACHINE, "admitted", &owners), "makes no Machine the owner");
+    refused(provider.try_merge(MACHINE, "admitted", &owners), "must not make a Machine the owner");
     provider
         .merge(
             MACHINE,
@@ -213,7 +216,7 @@ fn policies_admit_what_the_provider_writes() {
         )
         .unwrap();
     let other = json!({ "spec": { "providerID": "a://c" } });
-    refused(provider.try_merge(MACHINE, "admitted", &other), "no result of a provider");
+    refused(provider.try_merge(MACHINE, "admitted", &other), "must not change a provider's result");
     // Sets and deployments: replicas, and no other template.
     for kind in ["MachineSet", "MachineDeployment"] {
         let template = json!({ "spec": { "clusterName": "admitted", "version": "v1.34.4", "bootstrap": { "dataSecretName": "s" },
@@ -223,7 +226,7 @@ fn policies_admit_what_the_provider_writes() {
         team.objects.create(&object).unwrap();
         provider.try_merge(kind, "w", &json!({ "spec": { "replicas": 1 } })).unwrap();
         let version = json!({ "spec": { "template": { "spec": { "version": "v1.34.5" } } } });
-        refused(provider.try_merge(kind, "w", &version), "changes no template of Machines");
+        refused(provider.try_merge(kind, "w", &version), "must not change a template of Machines");
     }
     // Health checks: owners, no spec, no deletion.
     let check = json!({ "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachineHealthCheck", "metadata": { "name": "h" },
@@ -233,8 +236,8 @@ fn policies_admit_what_the_provider_writes() {
     let adoption = json!({ "metadata": { "ownerReferences": owner("Cluster", "admitted") } });
     provider.try_merge(kind, "h", &adoption).unwrap();
     let selector = json!({ "spec": { "selector": { "matchLabels": { "a": "c" } } } });
-    refused(provider.try_merge(kind, "h", &selector), "changes no spec of a MachineHealthCheck");
-    refused(provider.can_delete(kind, "h"), "deletes no MachineHealthCheck");
+    refused(provider.try_merge(kind, "h", &selector), "must not change the spec of a MachineHealthCheck");
+    refused(provider.can_delete(kind, "h"), "must not delete a MachineHealthCheck");
     // Others may do what the provider may not.
     team.objects.try_merge("secret", "d-kubeconfig", &data).unwrap();
     team.objects.can_delete("secret", "c-kubeconfig").unwrap();

@@ -14,7 +14,7 @@ const COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-colle
 const MASTERS: &str = "system:masters";
 const AGENT: &str = "bedplate-agent";
 const PROVIDER_MANAGER: &str = "bedplate-cluster-infrastructure";
-const NOT_A_WRITER: &str = "a MachineClaim is written by its provider alone";
+const NOT_A_WRITER: &str = "only the provider writes a MachineClaim";
 
 fn admin() -> Objects {
     Kubernetes::shared().objects().unwrap().clone()
@@ -129,14 +129,17 @@ fn d1_provider_writes_only_conditions_of_a_claims_status() {
             _ => json!("other"),
         };
         let why = provide(&json!({ "conditions": own, name: other })).expect_err(name);
-        assert!(why.contains("the provider writes no fields of the status"), "{name}: {why}");
+        assert!(why.contains("the provider may write only these conditions in the status"), "{name}: {why}");
         let gone =
             Value::from(std::iter::once((name.clone(), Value::Null)).collect::<serde_json::Map<_, _>>());
         let why = with_message(provider().merge_status("mcl", "claims-provider", &gone)).expect_err(name);
-        assert!(why.contains("the provider writes no fields of the status"), "{name} {value}: {why}");
+        assert!(
+            why.contains("the provider may write only these conditions in the status"),
+            "{name} {value}: {why}"
+        );
     }
     let why = provide(&json!({ "conditions": [condition("Invented")] })).expect_err("an invented type");
-    assert!(why.contains("the provider writes no fields of the status"), "{why}");
+    assert!(why.contains("the provider may write only these conditions in the status"), "{why}");
     let found = admin().get("mcl", "claims-provider").unwrap().unwrap();
     assert_eq!(found["status"]["state"], "Joined");
     assert_eq!(found["status"]["conditions"].as_array().unwrap().len(), own.len());
@@ -190,19 +193,19 @@ fn d1_agent_writes_no_condition_of_a_claim_not_even_as_it_is() {
         with_message(agent.apply_status(manager, ("mcl", "claims-fields"), part))
     };
     let why = write(AGENT, &granted).expect_err("its own go signal");
-    assert!(why.contains("an agent writes no conditions"), "{why}");
+    assert!(why.contains("an agent must not write conditions"), "{why}");
     provider().apply_status(PROVIDER_MANAGER, ("mcl", "claims-fields"), &granted).unwrap();
     write(AGENT, &own).unwrap();
     let why = write(AGENT, &with(&own, &granted)).expect_err("as it is");
-    assert!(why.contains("an agent writes no fields of others, not even as they are"), "{why}");
+    assert!(why.contains("an agent must not write fields of other managers, not even unchanged"), "{why}");
     for part in [json!({ "conditions": [] }), json!({ "conditions": null })] {
         let why = with_message(agent.merge_status_as(AGENT, "mcl", "claims-fields", &part))
             .expect_err("taken away");
-        assert!(why.contains("an agent writes no conditions"), "{part}: {why}");
+        assert!(why.contains("an agent must not write conditions"), "{part}: {why}");
     }
     for manager in ["another", PROVIDER_MANAGER] {
         let why = write(manager, &own).expect_err(manager);
-        assert!(why.contains("an agent writes"), "{manager}: {why}");
+        assert!(why.contains("an agent must"), "{manager}: {why}");
     }
     // Ownership of the provider is not lost by an agent's write.
     let forget = json!({ "metadata": { "managedFields": [{}] }, "status": { "message": "n" } });
@@ -215,7 +218,7 @@ fn d1_agent_writes_no_condition_of_a_claim_not_even_as_it_is() {
     let why = with_message(person().merge_status("mcl", "claims-fields", &json!({ "state": "Released" })))
         .expect_err("a user");
     assert!(
-        why.contains("the status of a MachineClaim is written by its provider and by the agent"),
+        why.contains("only the provider and the agent of the host write the status of a MachineClaim"),
         "{why}"
     );
 }
@@ -283,5 +286,5 @@ fn d1_garbage_collector_deletes_a_claim_and_changes_none() {
     assert!(why.contains(NOT_A_WRITER), "{why}");
     let why = with_message(plain.merge_status("mcl", "claims-collected", &json!({ "state": "Failed" })))
         .expect_err("the status");
-    assert!(why.contains("the status of a MachineClaim is written by"), "{why} {status:?}");
+    assert!(why.contains("write the status of a MachineClaim"), "{why} {status:?}");
 }

@@ -13,7 +13,7 @@ use super::roles::{
 const MANY: usize = 600;
 
 /// Message of the policies of agents.
-const REFUSED: &str = "an agent writes with the field manager bedplate-agent alone";
+const REFUSED: &str = "an agent must write with the field manager bedplate-agent";
 
 /// An entry of `metadata.managedFields` by which a manager owns these fields of a status.
 fn entry(manager: &str, fields: &Value) -> Value {
@@ -98,7 +98,7 @@ async fn trust_4_agent_adds_no_field_managers_to_its_operation() {
 async fn trust_3_pxed_writes_a_machine_with_many_field_managers() {
     let (admin, pxed) = (admin().await, pxed().await);
     let foreign = json!({ "phase": "Ready" });
-    let words = "pxed writes no fields of others, not even as they are";
+    let words = "pxed must not write fields of other managers, not even unchanged";
     for (name, count) in [("managers-many", MANY), ("managers-most", 4000)] {
         let object = machine(name);
         create(&admin, &object).await;

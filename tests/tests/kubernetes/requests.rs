@@ -11,7 +11,7 @@ use serde_json::json;
 
 const KUBELET: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 const USAGES: [&str; 2] = ["digital signature", "client auth"];
-const NOT_OWN: &str = "asks only for its own Node";
+const NOT_OWN: &str = "may request only a certificate of its own Node";
 
 /// All tests share one API server.
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -106,10 +106,10 @@ fn agent_asks_for_its_own_nodes_certificate_and_for_no_other() {
     for signer in ["kubernetes.io/kube-apiserver-client", "kubernetes.io/kubelet-serving", "example.com/any"]
     {
         let why = agent.ask(&own, signer, &USAGES).expect_err(signer);
-        assert!(why.contains("an agent asks for a kubelet's client certificate and no other"), "{why}");
+        assert!(why.contains("an agent may request only a client certificate for its kubelet"), "{why}");
     }
     let why = agent.ask(&own, KUBELET, &["server auth"]).unwrap_err();
-    assert!(why.contains("an agent asks for a client certificate"), "{why}");
+    assert!(why.contains("the usages of an agent's request must be those of a client certificate"), "{why}");
 }
 
 /// A request (PEM) for the Node `name` whose text is said to be `cut` bytes shorter than it is, rightly signed.

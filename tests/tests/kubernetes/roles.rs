@@ -86,7 +86,7 @@ pub(super) fn policies_in_force() {
         let machines = refusal(stranger.apply_as("kubectl", "/status", &status, "&dryRun=All"));
         let operations = refusal(both.try_create(&operation));
         let are_refused = machines.contains("is not the agent of Machine probe")
-            && operations.contains("an agent writes nothing of a MachineOperation but its status");
+            && operations.contains("an agent may write only the status of a MachineOperation");
         Ok(are_refused.then_some(()))
     })
     .unwrap();

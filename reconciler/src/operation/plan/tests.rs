@@ -48,7 +48,7 @@ fn look_since(operation: &MachineOperation, machine: Option<&Machine>, second: i
 #[test]
 fn o1_end_keeps_the_conditions_of_an_executor_and_adds_failed() {
     let cordoned = json!({ "type": "Cordoned", "status": "True", "reason": "Draining", "message": "", "lastTransitionTime": time(5) });
-    // A host that writes an end of its own keeps nothing from its operation.
+    // A host that writes its own end cannot keep the operation.
     let complete = json!({ "type": "Complete", "status": "False", "reason": "x", "message": "", "lastTransitionTime": time(5) });
     let status = json!({ "state": "InProgress", "startTime": time(0), "conditions": [cordoned, complete] });
     let mut taken = operation("reboot", &json!({ "spec": { "timeoutSeconds": 60 }, "status": status }));
@@ -137,7 +137,7 @@ fn operation_without_executor_times_out_and_names_the_executors() {
     for (name, more, spec, last, words) in [
         ("dance", json!({}), json!({}), 300, "bedplate-agent (reboot"),
         ("dance", json!({ "spec": { "timeoutSeconds": 7 } }), bmc, 7, "pxed of site north (powerOn"),
-        ("powerOn", json!({}), json!({}), 3600, "has no spec.bmc"),
+        ("powerOn", json!({}), json!({}), 3600, "spec.bmc is not set"),
         ("powerOn", json!({}), json!({ "provider": "azure" }), 3600, "the controller of provider azure"),
     ] {
         let (operation, machine) = (operation(name, &more), machine(&spec));

@@ -56,7 +56,7 @@ async fn agent_names_only_versions_of_its_machines_configuration() {
     for (name, version) in [("before", 3), ("workers", 1), ("workers", 2), ("workers", 3)] {
         write(applied(name, version)).await.unwrap();
     }
-    let words = "an agent names no versions but of the configuration that its Machine was given";
+    let words = "an agent may name only versions of the configuration that is selected for its Machine";
     let in_a_slot = json!({ "slots": [{ "name": "b", "state": "Prepared", "configurationName": "others", "version": 1 }] });
     for status in [applied("others", 1), in_a_slot, applied("before", 3)] {
         let why = write(status.clone()).await.expect_err(&status.to_string());
@@ -84,14 +84,14 @@ async fn agent_is_refused_the_fields_of_others() {
     for status in others_fields().into_iter().chain([changed]) {
         let why =
             apply(&agent, &object, "bedplate-agent", status.clone()).await.expect_err(&status.to_string());
-        assert!(why.contains("an agent writes no "), "{status}: {why}");
+        assert!(why.contains("an agent may write only "), "{status}: {why}");
     }
     // Not only by server-side apply; and what is there is not taken away either.
     for status in [json!({ "conditions": null }), json!({ "power": null }), json!({ "hardware": null })] {
         let patch = Patch::Merge(json!({ "status": status }));
         let parameters = PatchParams::default();
         let why = api(&agent, &object).patch_status("agent-others", &parameters, &patch).await.unwrap_err();
-        assert!(why.to_string().contains("an agent writes no "), "{status}: {why}");
+        assert!(why.to_string().contains("an agent may write only "), "{status}: {why}");
     }
 }
 
@@ -112,11 +112,11 @@ async fn agent_is_refused_to_own_fields_of_others_as_they_are() {
         for manager in ["bedplate-agent", "another", "before-first-apply"] {
             let why = apply(&agent, &object, manager, with(&agents_fields(), &status)).await;
             let why = why.expect_err(&format!("{status} by {manager}"));
-            assert!(why.contains("not even as they are"), "{status}: {why}");
+            assert!(why.contains("not even unchanged"), "{status}: {why}");
         }
         // In pxed's name it would take away what it does not name.
         let why = apply(&agent, &object, "pxed", agents_fields()).await.expect_err("in pxed's name");
-        assert!(why.contains("an agent writes no "), "{status}: {why}");
+        assert!(why.contains("an agent may write only "), "{status}: {why}");
         for manager in ["bedplate-agent", "pxed"] {
             let patch = Patch::Merge(json!({ "metadata": { "managedFields": [{}] }, "status": status }));
             let parameters =

@@ -35,7 +35,10 @@ async fn agent_reports_only_on_its_own_operations_and_not_on_power() {
     }
     let sums = with(&status, &json!({ "counts": { "total": 1 } }));
     let why = apply(&agent, &own, "bedplate-agent", sums).await.expect_err("sums");
-    assert!(why.contains("an agent writes no fields of the status of a MachineOperation but "), "{why}");
+    assert!(
+        why.contains("an agent may write only these fields of the status of a MachineOperation: "),
+        "{why}"
+    );
     // The way the agent writes it: only over the version that it read.
     let old = json!({ "metadata": { "resourceVersion": "1" }, "status": { "state": "Complete" } });
     let why = api(&agent, &own).patch_status("own", &PatchParams::default(), &Patch::Merge(old)).await;
@@ -48,7 +51,7 @@ async fn o1_agent_does_not_reopen_an_operation_that_has_ended() {
     let admin = admin().await;
     let spec = json!({ "spec": { "machineRef": { "name": "agent-ended" }, "operationName": "reboot" } });
     let (agent, _) = certified("agent-ended").await;
-    let words = "an operation that has ended stays as it is";
+    let words = "an operation that has ended cannot be changed";
     for (name, end) in [("again-complete", "Complete"), ("again-failed", "Failed")] {
         let operation = with(&operation(name), &spec);
         create(&admin, &operation).await;
@@ -77,8 +80,7 @@ async fn o1_agent_neither_releases_an_operation_nor_restarts_its_time() {
     let (agent, _) = certified("agent-holds").await;
     let (start, executor) = ("2026-01-01T00:00:00Z", "bedplate-agent/agent-holds");
     let status = |state: &str| json!({ "state": state, "startTime": start, "executor": executor });
-    let words =
-        "an agent writes no conditions of a MachineOperation that has not ended but Cordoned, Drained";
+    let words = "an agent may write only these conditions of a MachineOperation that has not ended: Cordoned, Drained";
     let [suspended, failed, stalled] =
         ["Suspended", "Failed", "Stalled"].map(|type_| json!({ "conditions": [condition(type_)] }));
     for conditions in [&suspended, &stalled] {
@@ -89,7 +91,7 @@ async fn o1_agent_neither_releases_an_operation_nor_restarts_its_time() {
     }
     apply(&agent, &own, "bedplate-agent", json!({ "state": "Pending" })).await.unwrap();
     // Without a state the controller would write Pending again, and the time until an executor takes it would start again.
-    let stateless = "an agent writes no status of a MachineOperation without a state";
+    let stateless = "the status of a MachineOperation must have a state";
     for status in [json!({ "state": null }), json!({ "state": null, "message": "m" })] {
         let patch = Patch::Merge(json!({ "status": status }));
         let written = api(&agent, &own).patch_status("held-by-host", &PatchParams::default(), &patch).await;
@@ -104,25 +106,25 @@ async fn o1_agent_neither_releases_an_operation_nor_restarts_its_time() {
     apply(&agent, &own, "bedplate-agent", status("InProgress")).await.unwrap();
     let (later, other) = (json!({ "startTime": "2026-01-01T00:01:00Z" }), json!({ "executor": "x" }));
     for (change, words) in [
-        (status("Pending"), "an operation that was taken is carried out to its end"),
+        (status("Pending"), "an operation in progress can only end"),
+        (json!({ "startTime": start, "executor": executor }), "an operation in progress can only end"),
         (
-            json!({ "startTime": start, "executor": executor }),
-            "an operation that was taken is carried out to its end",
+            with(&status("InProgress"), &later),
+            "startTime, executor and bootID of an operation cannot be changed",
         ),
-        (with(&status("InProgress"), &later), "startTime, executor and bootID of an operation stay"),
         (
             with(&with(&status("Complete"), &other), &json!({ "conditions": [condition("Complete")] })),
-            "startTime, executor and bootID of an operation stay",
+            "startTime, executor and bootID of an operation cannot be changed",
         ),
         (
             json!({ "state": "InProgress", "executor": executor }),
-            "startTime, executor and bootID of an operation stay",
+            "startTime, executor and bootID of an operation cannot be changed",
         ),
         (with(&status("InProgress"), &suspended), words),
         (with(&status("InProgress"), &stalled), words),
         (
             with(&status("Failed"), &json!({ "conditions": [condition("Failed"), condition("Suspended")] })),
-            "an agent writes no conditions of a MachineOperation that has ended but Cordoned, Drained, Complete, Failed, Stalled",
+            "an agent may write only these conditions of a MachineOperation that has ended: Cordoned, Drained, Complete, Failed, Stalled",
         ),
     ] {
         let why = apply(&agent, &own, "bedplate-agent", change.clone()).await.expect_err(words);

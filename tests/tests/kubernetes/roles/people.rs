@@ -108,12 +108,12 @@ async fn trust_6_permission_for_another_key_is_an_administrators_alone() {
         (
             "bedplate:machine:re-enroll",
             &["bedplate:machines", "system:masters"][..],
-            "an agent writes nothing of a Machine but its status",
+            "an agent may write only the status of a Machine",
         ),
         (
             "system:serviceaccount:bedplate-system:pxed",
             &["system:masters"],
-            "pxed changes nothing of a Machine but its own finalizer",
+            "pxed may change only its own finalizer of a Machine",
         ),
         (
             "system:serviceaccount:bedplate-system:bedplate-controller",

@@ -19,7 +19,7 @@ async fn pxed_watches_machines_and_writes_only_status_and_its_own_finalizer() {
     let machines = api(&pxed, &object);
     machines.list(&kube::api::ListParams::default()).await.unwrap();
     apply(&pxed, &object, "pxed", json!({ "boot": { "stage": "Offered", "attempts": 1 } })).await.unwrap();
-    let words = "pxed changes nothing of a Machine but its own finalizer";
+    let words = "pxed may change only its own finalizer of a Machine";
     for change in [
         json!({ "spec": { "paused": true } }),
         json!({ "metadata": { "labels": { "a": "b" } } }),
@@ -51,7 +51,7 @@ async fn pxed_writes_its_own_fields_of_a_machines_status_and_no_others() {
     create(&admin, &object).await;
     let pxed = pxed().await;
     let machines = api(&pxed, &object);
-    let words = "pxed writes no fields of the status of a Machine but";
+    let words = "pxed may write only these fields of the status of a Machine";
     let probe = Patch::Merge(json!({ "status": { "phase": "Ready" } }));
     refused(words, || async { machines.patch_status("pxed-fields", &dry(), &probe).await }).await;
     let conditions = ["BMCReachable", "PoweredOn", "Booted", "Enrolled"].map(condition);
@@ -72,14 +72,14 @@ async fn pxed_writes_its_own_fields_of_a_machines_status_and_no_others() {
     let conditions = conditions.map(|kind| json!({ "conditions": [condition(kind)] }));
     for status in agents.chain(controllers).chain(conditions) {
         let why = apply(&pxed, &object, "another", status.clone()).await.expect_err(&status.to_string());
-        assert!(why.contains("pxed writes no "), "{status}: {why}");
+        assert!(why.contains("pxed may write only "), "{status}: {why}");
     }
     // pxed cannot remove fields of other writers either.
     apply(&admin, &object, "bedplate-agent", agents_fields()).await.unwrap();
     for status in [json!({ "slots": null }), json!({ "hardware": null }), json!({ "conditions": null })] {
         let patch = Patch::Merge(json!({ "status": status }));
         let why = machines.patch_status("pxed-fields", &PatchParams::default(), &patch).await.unwrap_err();
-        assert!(why.to_string().contains("pxed writes no "), "{status}: {why}");
+        assert!(why.to_string().contains("pxed may write only "), "{status}: {why}");
     }
     apply(&pxed, &object, "pxed", json!({})).await.expect("its own fields may go");
 }
@@ -93,7 +93,7 @@ async fn trust_3_pxed_does_not_own_fields_of_others_as_they_are() {
     create(&admin, &object).await;
     let pxed = pxed().await;
     let machines = api(&pxed, &object);
-    let words = "pxed writes no fields of others, not even as they are";
+    let words = "pxed must not write fields of other managers, not even unchanged";
     apply(&admin, &object, "bedplate-controller", json!({ "phase": "Ready" })).await.unwrap();
     let as_it_is = Patch::Apply(json!({ "apiVersion": object["apiVersion"], "kind": object["kind"],
         "metadata": { "name": "pxed-owner" }, "status": { "phase": "Ready" } }));
@@ -129,7 +129,7 @@ async fn trust_3_pxed_does_not_own_fields_of_others_as_they_are() {
     for (_, status) in pxeds_fields() {
         for manager in ["bedplate-agent", "bedplate-controller"] {
             let why = apply(&pxed, &object, manager, status.clone()).await.expect_err(manager);
-            assert!(why.contains("pxed writes no "), "{status} by {manager}: {why}");
+            assert!(why.contains("pxed may write only "), "{status} by {manager}: {why}");
         }
     }
     // Only what a writer does not apply any more is removed.
@@ -170,8 +170,8 @@ async fn pxed_reports_only_on_power_operations_and_only_its_own_fields() {
         refused(words, || async { operations.patch_status(name, &dry(), &status).await }).await;
     }
     let operations = api(&pxed, &own);
-    let fields = "pxed writes no fields of the status of a MachineOperation but ";
-    let conditions = "pxed writes no conditions of a MachineOperation but ";
+    let fields = "pxed may write only these fields of the status of a MachineOperation: ";
+    let conditions = "pxed may write only these conditions of a MachineOperation: ";
     for (status, words) in [
         (json!({ "counts": { "total": 1 } }), fields),
         (json!({ "machines": { "complete": ["a"] } }), fields),
