@@ -59,10 +59,10 @@ impl Sort {
     /// Delays between two attempts.
     fn delays(self) -> Delays {
         match self {
-            // The watch brings what has changed.
+            // The watch returns the changed object.
             Self::Conflict => Delays::new(Duration::from_millis(200), Duration::from_secs(10)),
             Self::Later => Delays::new(Duration::from_secs(1), Duration::from_secs(60)),
-            // Only a user can correct it, usually by an edit, which the watch brings.
+            // Only a user can correct the object, usually by an edit, which the watch returns.
             Self::Refused => Delays::new(Duration::from_secs(30), Duration::from_secs(300)),
             // A Lease that lapsed for a moment is soon held again. Another controller may hold it for long.
             Self::Deposed => Delays::new(Duration::from_secs(1), Duration::from_secs(60)),
@@ -94,7 +94,7 @@ impl Backoff {
         };
         self.0.insert(object.to_owned(), Failure { sort, reason, times });
         let own = sort.delays().delay(times, random);
-        // Later than it, by different times.
+        // Later than the named time, by different delays.
         let named = named(error).min(MAX_NAMED_DELAY).mul_f64(1.0 + random / 4.0);
         Retry { after: own.max(named), is_logged }
     }

@@ -12,14 +12,14 @@ use crate::retry_after;
 
 /// Timeout of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum silence of the API server. It ends a quiet watch after 295 s by itself, so a longer silence means that it is lost.
+/// Maximum silence of the API server. The API server ends a quiet watch after 295 s, so a longer silence means that it is unreachable.
 const READ_TIMEOUT: Duration = Duration::from_secs(330);
 /// Timeout of the sending of a request.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Connects by a kubeconfig file, or by the service account of the Pod if there is none. Sends no request.
 ///
-/// The client never repeats a request by itself: failed reconciliations are requeued, and watches restart.
+/// The client never repeats a request: failed reconciliations are requeued, and watches restart.
 ///
 /// # Errors
 /// The configuration cannot be used.

@@ -48,7 +48,7 @@ impl Lasting {
 pub struct Beginnings(Lock<HashMap<String, (Timestamp, Lasting)>>);
 
 impl Beginnings {
-    /// Returns the duration of the state of `whose` that started at `written`, at most `most` before this process has seen it.
+    /// Returns the duration of the state of `whose` that started at `written`, at most `most` before this process saw it.
     pub fn lasted(
         &self,
         whose: &str,

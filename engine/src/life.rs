@@ -47,7 +47,7 @@ pub fn elect(
     });
 }
 
-/// Queues every object each time this process starts to lead. `lost`: called each time it leads no more. Never ends.
+/// Queues every object each time this process starts to lead. `lost`: called at each end of the leadership. Never ends.
 pub async fn queue_when_leading<K: Kinds, Q: Future<Output = ()> + Send>(
     mut tenure: Tenure,
     counters: &Counters<K>,
@@ -121,13 +121,14 @@ pub struct ReconcilerHealth {
 impl Health for ReconcilerHealth {
     fn readiness(&self) -> Readiness {
         if !*self.started.borrow() {
-            return Readiness {
-                ready: false,
-                reasons: vec!["the cluster's objects are being read".to_owned()],
-            };
+            return Readiness { ready: false, reasons: vec!["caches are not synced yet".to_owned()] };
         }
         // A process that waits for the Lease can take over, so it is ready.
-        let leads = if self.tenure.leads() { "this controller leads" } else { "it waits to lead" };
+        let leads = if self.tenure.leads() {
+            "this controller leads"
+        } else {
+            "this controller is waiting for the Lease"
+        };
         Readiness { ready: true, reasons: vec![leads.to_owned()] }
     }
 

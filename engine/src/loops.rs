@@ -25,7 +25,7 @@ use crate::store;
 use crate::work::{Context, Next, work};
 use crate::write::WriteError;
 
-/// Place in which loops run.
+/// Parts of the program in which loops run.
 pub struct Loops<'a> {
     /// Tasks of the program.
     pub tasks: &'a Tasks,
@@ -36,7 +36,7 @@ pub struct Loops<'a> {
 }
 
 impl<'a> Loops<'a> {
-    /// Makes the place from parts of the program.
+    /// Makes the value from parts of the program.
     pub fn new((tasks, liveness, stages): (&'a Tasks, &'a Liveness, &Stages)) -> Self {
         Self { tasks, liveness, shutdown: stages.token(Stage::Draining) }
     }

@@ -27,10 +27,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// Takes the signals of the process.
+    /// Installs the handlers of signals.
     ///
     /// # Errors
-    /// The signals cannot be taken.
+    /// A handler cannot be installed.
     pub fn start() -> Result<Self, Failure> {
         let signals = Signals::install()?;
         let shutdown = signals.shutdown();

@@ -1,11 +1,11 @@
 //! Liveness pulse of a watch.
 //!
-//! kube's watcher reports changes only, and a quiet cluster has none. But each wake-up of a watch polls it: a frame of its answer (a change,
-//! or a bookmark about once a minute), the end of a watch, a failure, the end of a backoff. The pulse beats then. So a watch that
-//! never wakes again is named, and a quiet one is not.
+//! kube's watcher reports changes only, and a quiet cluster has none. But each wake-up polls the watch: a frame of its answer (a change,
+//! or a bookmark about once a minute), the end of a watch, a failure, the end of a backoff. Each poll sends a pulse. So a watch that
+//! never wakes again is reported, and a quiet one is not.
 //!
-//! The pulse beats also while a change is handled. A change waits for a place in a queue as long as the controller does not lead, and each
-//! queue has a worker with a pulse of its own. Called by the watches of a program.
+//! Pulses are also sent while a change is handled. A change waits for a place in a queue as long as the controller does not lead, and each
+//! queue has a worker with its own pulse. Called by the watches of a program.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -22,13 +22,13 @@ const TOO_LARGE: &str = "request is too large";
 #[derive(Debug, Error)]
 pub enum WriteError {
     /// The object was changed or deleted after it was read.
-    #[error("{what} has changed meanwhile")]
+    #[error("{what} was changed by another writer")]
     Conflict {
         /// The object.
         what: String,
     },
     /// The API server is unreachable or busy, or it does not know the program's credentials yet.
-    #[error("{what} cannot be written now: {why}")]
+    #[error("{what}: {why}")]
     Later {
         /// The object.
         what: String,
@@ -38,7 +38,7 @@ pub enum WriteError {
         again: Option<Duration>,
     },
     /// Roles or policies forbid the write. A user must correct them, or what the program writes.
-    #[error("{what} cannot be written now: {why}")]
+    #[error("{what}: {why}")]
     Forbidden {
         /// The object.
         what: String,
@@ -46,7 +46,7 @@ pub enum WriteError {
         why: String,
     },
     /// The API server rejects the object as it is.
-    #[error("{what} was refused: {why}")]
+    #[error("{what} was rejected: {why}")]
     Refused {
         /// The object.
         what: String,
@@ -54,7 +54,7 @@ pub enum WriteError {
         why: String,
     },
     /// Another process leads.
-    #[error("this controller does not lead any more")]
+    #[error("this controller is no longer the leader")]
     Deposed,
 }
 
@@ -144,7 +144,7 @@ fn judge(what: &str, error: &kube::Error) -> WriteError {
             404 | 409 => WriteError::Conflict { what },
             400 | 413 | 415 | 422 => WriteError::Refused { what, why: status.message.clone() },
             403 => WriteError::Forbidden { what, why: format!("403: {}", status.message) },
-            // 401 is passing too: credentials are renewed. An object above etcd's limit stays so, with any code.
+            // 401 is transient, too: credentials are renewed. An object above etcd's limit stays too large, with any code.
             500 if status.message.contains(TOO_LARGE) => {
                 WriteError::Refused { what, why: status.message.clone() }
             }
@@ -171,7 +171,7 @@ fn named<K: Resource>(resource: &K::DynamicType, namespace: Option<&str>, name: 
     format!("{} {}", K::kind(resource), join(namespace, name))
 }
 
-/// Reads an object as it is now. None: it does not exist.
+/// Reads an object live. None: it does not exist.
 ///
 /// # Errors
 /// The API server did not answer, or refused the request.
@@ -230,7 +230,7 @@ mod tests {
         assert!(!failed.note(Err(WriteError::Refused { what: what.clone(), why })));
         assert!(!failed.note(Err(WriteError::Later { what, why: "503".to_owned(), again: None })));
         let error = failed.end().unwrap_err();
-        assert_eq!(error.to_string(), "w cannot be written now: 503; w was refused: too large");
+        assert_eq!(error.to_string(), "w: 503; w was rejected: too large");
         assert!(Failed::default().end().is_ok());
     }
 
@@ -255,12 +255,12 @@ mod tests {
             assert!(!failed.note(first) && !failed.note(second));
             let error = failed.end().unwrap_err();
             assert_eq!((error.weight(), error.refusal()), (3, None), "the passing one decides");
-            assert!(error.to_string().ends_with("w cannot be written now: 403: no"), "{error}");
+            assert!(error.to_string().ends_with("w: 403: no"), "{error}");
         }
         let mut failed = Failed::default();
         failed.note(Err(status(422, "too long")));
         failed.note(Err(status(403, "no")));
-        assert_eq!(failed.end().unwrap_err().refusal(), Some("403: no; w was refused: too long"));
+        assert_eq!(failed.end().unwrap_err().refusal(), Some("403: no; w was rejected: too long"));
     }
 
     #[test]

@@ -127,7 +127,7 @@ mod tests {
         for _ in 0..6 {
             let object = turns.start().unwrap();
             assert_eq!(turns.start(), None, "one runs");
-            // Each changes while it runs: the others are not overtaken.
+            // Each object changes while it runs, and does not overtake the others.
             turns.put(object);
             turns.finished(object, None);
             order.push(object);
