@@ -336,7 +336,10 @@ fn o4_o7_untaken_or_unfinished_operation_fails_and_names_the_executors() {
     let failed = site.until_state("dance", "Failed");
     let message = failed["status"]["message"].as_str().unwrap();
     assert_eq!(failed["status"]["reason"], "NoExecutor");
-    assert!(message.contains("no bedplate-agent yet") && message.contains("spec.bmc is not set"), "{message}");
+    assert!(
+        message.contains("no bedplate-agent yet") && message.contains("spec.bmc is not set"),
+        "{message}"
+    );
     // A user's own program takes it in time.
     site.operation(&objects::operation("own", "dance").on("alone").timeout(5));
     site.until_state("own", "Pending");
@@ -399,20 +402,23 @@ fn controller_creates_no_own_operations_and_changes_only_labels_of_others() {
         wait::until_asked(words, PATIENCE, || Ok(said())).unwrap();
     };
     let made = objects::operation("made", "reboot").on("policy").json();
-    refuses("makes no operations but for the Machines", &|| own.try_create(&made));
+    refuses("may create operations only for the Machines", &|| own.try_create(&made));
     for change in [
         json!({ "labels": { "a": "b" } }),
         json!({ "annotations": { "a": "b" } }),
         json!({ "finalizers": ["example.org/stays"] }),
     ] {
         let change = json!({ "metadata": change });
-        refuses("changes nothing of an operation but", &|| own.try_merge("mop", "policy", &change));
+        refuses("may change only the labels and its finalizer", &|| own.try_merge("mop", "policy", &change));
     }
     // Only the controller writes the sums.
     let sums = json!({ "machines": { "complete": ["policy"] } });
     let agent = site.agent("policy");
     let said = site.until_refused(|| agent.merge_status_as(AGENT, "mop", "policy", &sums));
-    assert!(said.contains("an agent writes no fields of the status of a MachineOperation but "), "{said}");
+    assert!(
+        said.contains("an agent may write only these fields of the status of a MachineOperation: "),
+        "{said}"
+    );
     assert!(site.pxed.merge_status("mop", "policy", &sums).is_err());
 }
 
