@@ -1,4 +1,4 @@
-//! Pure: what of two objects differs, said by the fields' paths, each in a few words; and as one line.
+//! Pure: differences of two objects, by the paths of the fields, as a list and as one line.
 
 use std::collections::BTreeSet;
 
@@ -78,7 +78,7 @@ fn each(
     }
 }
 
-/// A list whose items have names, by these; `None`: of one without, or with one name twice.
+/// Returns the items of a list by their names. None if an item has no name, or two have the same name.
 fn named(items: &[Value]) -> Option<Map<String, Value>> {
     let mut map = Map::new();
     for item in items {
@@ -90,7 +90,7 @@ fn named(items: &[Value]) -> Option<Map<String, Value>> {
     Some(map)
 }
 
-/// A value that fits into a line and tells no secret.
+/// Returns a value that fits into a line and has no secret.
 fn short(path: &str, value: &Value) -> Option<String> {
     let text = match value {
         Value::String(text) => text.clone(),

@@ -111,7 +111,7 @@ async fn release_host(
     }
     let again = ask::again(global);
     page.print(render::clean_lines(&format!(
-        "Machine {name}: {annotation} is {id}; to follow it: bedplate claim explain {name}{again}",
+        "Machine {name}: {annotation} set to {id}; to follow it: bedplate claim explain {name}{again}",
         name = arguments.name,
         id = release.provider_id
     )))

@@ -1,4 +1,4 @@
-//! Runs one command: asks, or has something done, and prints what came of it.
+//! Runs one command: sends its requests, and prints the result.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -24,7 +24,7 @@ use crate::probe;
 use crate::render::{self, Discovered};
 use crate::run_operation;
 
-/// Runs what was asked for and prints what came of it.
+/// Runs a command and prints its result.
 pub(crate) fn run(cli: &Cli, program: &OsStr, out: &mut dyn Write) -> Result<(), RunError> {
     let global = &cli.global;
     let mut page = Page::new(out, global.output);
@@ -62,7 +62,7 @@ pub(crate) fn run(cli: &Cli, program: &OsStr, out: &mut dyn Write) -> Result<(),
     }
 }
 
-/// The man page of the program, or a page for each command as a file.
+/// Writes the man page of the program, or a page for each command as a file.
 fn man(command: &clap::Command, directory: Option<&Path>) -> Result<Vec<u8>, RunError> {
     let Some(directory) = directory else {
         let mut page = Vec::new();
@@ -91,7 +91,7 @@ async fn answer(global: &Global, command: &Command) -> Result<Value, RunError> {
         }
         Command::Explain { subject } => pxed(format!("/v1/explain/{}", socket::escape(subject))).await?,
         Command::Discovered => pxed("/v1/discovered".to_owned()).await?,
-        // These print for themselves.
+        // These commands print their own output.
         Command::Machine(MachineCommand::Explain { .. })
         | Command::Claim(_)
         | Command::Config(_)
@@ -153,7 +153,7 @@ fn print(command: &Command, answer: &Value, page: &mut Page<'_>) -> Result<(), R
     page.print(text)
 }
 
-/// Text about a permission for another key.
+/// Returns the text about a permission for another key.
 fn permission(machine: &str, boot: Option<&str>) -> String {
     let whose = match boot {
         Some(boot) => format!("the host of boot {boot}"),
@@ -162,7 +162,7 @@ fn permission(machine: &str, boot: Option<&str>) -> String {
     format!("Machine {}: {whose} may enroll one new key within an hour\n", render::clean(machine))
 }
 
-/// A token as one word, which says all that a host needs to enroll: `bedplate-agent enroll` reads it.
+/// Returns a token as one word, with all that a host needs to enroll. `bedplate-agent enroll` reads it.
 fn token(answer: &Value) -> Result<String, RunError> {
     let seed = read::<Seed>(answer)?;
     let bytes = serde_json::to_vec(&seed).map_err(RunError::Answer)?;

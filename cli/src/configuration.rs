@@ -1,6 +1,6 @@
-//! Runs `config`: lists and shows MachineConfigurations, what their versions changed, and goes back to one.
+//! Runs `config`: lists and shows MachineConfigurations and the changes of their versions, and rolls back to a version.
 //!
-//! A pxed tells of a configuration in one answer; of a cluster's the same is put together here.
+//! A pxed describes a configuration in one answer. For a cluster this module builds the same description.
 
 pub(crate) mod history;
 mod rollback;
@@ -24,23 +24,23 @@ use crate::render::{self, Described};
 /// Reason why a configuration's versions cannot be shown, or rolled back.
 #[derive(Debug, Error)]
 pub(crate) enum ConfigureError {
-    #[error("{name} has no version {version}: {there}")]
+    #[error("{name} has no version {version}; {there}")]
     NoVersion { name: String, version: i64, there: String },
     #[error("{name} has no version before v{newest}")]
     NoneBefore { name: String, newest: i64 },
-    #[error("this pxed has its configurations from manifests, which are written by people")]
+    #[error("this pxed reads its configurations from manifests; edit the manifest to change one")]
     Manifests { name: String },
-    #[error("Machine {machine} is at its cluster's heart: it is not repaved when its Node is deleted")]
+    #[error("Machine {machine} is a protected control plane; it is not repaved when its Node is deleted")]
     ControlPlaneProtected { machine: String },
     #[error(
-        "Machine {machine} is a control plane: whether its etcd may leave the cluster only its agent can tell, and the Node stays"
+        "Machine {machine} is a control plane; only its agent can check whether its etcd member may leave, so the Node is kept"
     )]
     ControlPlane { machine: String },
-    #[error("Machine {machine} is {why}: without its Node the host would wait, and not be repaved")]
+    #[error("Machine {machine} is {why}; its host is not repaved, so the Node is kept")]
     LeftAlone { machine: String, why: String },
     #[error("Machine {machine} has no Node")]
     NoNode { machine: String },
-    #[error("the answer cannot be read")]
+    #[error("the answer is not valid")]
     Answer,
 }
 
@@ -56,24 +56,24 @@ impl ConfigureError {
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             Self::NoVersion { name, .. } | Self::NoneBefore { name, .. } => {
-                Some(format!("`bedplate config history {name}` shows those that are there"))
+                Some(format!("see `bedplate config history {name}`"))
             }
             Self::Manifests { name } => Some(format!(
-                "write into the file what `bedplate config diff {name}` shows of the earlier version, or name that in spec.configurationRef of a Machine's file; a cluster is named by --context or --kubeconfig"
+                "copy the earlier version from `bedplate config diff {name}` into the manifest, or name it in spec.configurationRef of a Machine's manifest; for a cluster, use --context or --kubeconfig"
             )),
             Self::ControlPlaneProtected { .. } => Some(
-                "docs/concepts/node.md, \"The first control plane\"; without --delete-node the version is only named"
+                "see docs/concepts/node.md, \"The first control plane\"; without --delete-node only the reference is written"
                     .to_owned(),
             ),
             Self::ControlPlane { machine } => Some(format!(
-                "leave out --delete-node, then `bedplate operation create applyConfiguration --machine {machine} --parameter disruption=allow`: it \
-                 asks etcd first, and drains the Node"
+                "omit --delete-node, then run `bedplate operation create applyConfiguration --machine {machine} --parameter disruption=allow`; it \
+                 checks etcd, and drains the Node"
             )),
             Self::LeftAlone { .. } => {
-                Some("end that first, or leave out --delete-node: the version is only named".to_owned())
+                Some("resolve that first, or omit --delete-node to write only the reference".to_owned())
             }
             Self::NoNode { .. } => {
-                Some("leave out --delete-node: what is named counts when the host is paved next".to_owned())
+                Some("omit --delete-node; the reference counts when the host is paved next".to_owned())
             }
             Self::Answer => None,
         }
@@ -107,7 +107,7 @@ pub(crate) async fn run(
         }
         ConfigCommand::Diff(arguments) => diff(&desk, arguments, page).await,
         ConfigCommand::Rollback(arguments) => {
-            // A pxed that belongs to a cluster says so here, and one that has no such configuration.
+            // A pxed that belongs to a cluster, or that has no such configuration, rejects the request here.
             let described = described(&desk, &arguments.name).await?;
             match &desk {
                 Desk::Pxed(_) => Err(ConfigureError::Manifests { name: arguments.name.clone() }.into()),
@@ -131,12 +131,12 @@ async fn list(desk: &Desk, page: &mut Page<'_>) -> Result<(), RunError> {
 
 async fn diff(desk: &Desk, arguments: &ConfigDiff, page: &mut Page<'_>) -> Result<(), RunError> {
     let described = described(desk, &arguments.name).await?;
-    // pxed has checked its manifests, and may conceal what is in them.
+    // pxed has checked its manifests, and may hide their contents.
     let template = Some(&described.configuration.spec.template).filter(|_| described.origin.is_empty());
     let plane = Plane::Cluster { is_run: described.runs_first() };
     let refusals = template.and_then(|template| check(template, plane).err()).unwrap_or_default().0;
     if !refusals.is_empty() && !page.is_json() {
-        // First: an edit that is refused is in no version, and there may be none.
+        // Checked first: a refused edit is in no version, and there may be none.
         let text = render::refusals(&arguments.name, &refusals, page.look());
         page.print(text)?;
     }
@@ -166,7 +166,7 @@ async fn described(desk: &Desk, name: &str) -> Result<Described, RunError> {
     read(&desk.configuration(name).await?)
 }
 
-/// `workers-v3`
+/// Returns a name such as `workers-v3`.
 pub(crate) fn version_name(version: &MachineConfigurationVersion) -> String {
     bedplate_api::version::version_name(&version.spec.configuration_name, version.spec.version)
 }

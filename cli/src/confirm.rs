@@ -24,8 +24,10 @@ pub(crate) enum ConfirmError {
 impl From<ConfirmError> for RunError {
     fn from(error: ConfirmError) -> Self {
         let hint = match &error {
-            ConfirmError::NobodyToAsk => Some("--yes does it without asking"),
-            ConfirmError::Changed { .. } => Some("read it again, and repeat the command if it still applies"),
+            ConfirmError::NobodyToAsk => Some("use --yes to skip the question"),
+            ConfirmError::Changed { .. } => {
+                Some("check the object, and repeat the command if it still applies")
+            }
             ConfirmError::Declined => None,
         };
         let is_usage = matches!(error, ConfirmError::NobodyToAsk);

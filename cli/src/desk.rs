@@ -42,7 +42,7 @@ pub(crate) enum Desk {
 }
 
 impl Desk {
-    /// That which the caller has named, or the one that is there.
+    /// Returns the place that the caller has named, or the existing one.
     pub(crate) async fn open(global: &Global) -> Result<Self, RunError> {
         Ok(match ask::choose(global, Path::exists) {
             Asked::Pxed(path) => Self::Pxed(path),
@@ -50,7 +50,7 @@ impl Desk {
         })
     }
 
-    /// A Machine, as it was answered.
+    /// Returns a Machine in the form of the answer.
     pub(crate) async fn machine(&self, name: &str) -> Result<Value, RunError> {
         Ok(match self {
             Self::Pxed(path) => socket::get(path, &format!("/v1/machines/{}", socket::escape(name))).await?,
@@ -58,7 +58,7 @@ impl Desk {
         })
     }
 
-    /// Every Machine, as it was answered.
+    /// Returns every Machine in the form of the answer.
     pub(crate) async fn machines(&self) -> Result<Value, RunError> {
         Ok(match self {
             Self::Pxed(path) => socket::get(path, "/v1/machines").await?,
@@ -66,7 +66,7 @@ impl Desk {
         })
     }
 
-    /// A MachineConfiguration with its versions and its Machines.
+    /// Returns a MachineConfiguration with its versions and its Machines.
     pub(crate) async fn configuration(&self, name: &str) -> Result<Value, RunError> {
         match self {
             Self::Pxed(path) => {
@@ -76,7 +76,7 @@ impl Desk {
         }
     }
 
-    /// The configurations whose Machines get a newer version machine by machine: those of a cluster, as far as they may be seen.
+    /// Returns the configurations of a cluster with a rolling update, as far as the user may read them.
     pub(crate) async fn rolling(&self) -> Rolling {
         let Self::Cluster(client) = self else { return Rolling::new() };
         let found = cluster::objects::<MachineConfiguration>(client).await;
@@ -86,7 +86,7 @@ impl Desk {
         found.filter_map(|c| Some((c.metadata.name.clone()?, Stopped::of(&c)))).collect()
     }
 
-    /// Allows another key to enroll for a Machine, once; `boot`: of this boot alone, by its public ID.
+    /// Permits one enrollment of another key for a Machine. `boot`: only for the boot with this public ID.
     pub(crate) async fn allow_key(&self, name: &str, boot: Option<&str>) -> Result<Value, RunError> {
         Ok(match self {
             Self::Pxed(path) => {
@@ -109,7 +109,7 @@ impl Desk {
         })
     }
 
-    /// Makes an operation.
+    /// Creates an operation.
     pub(crate) async fn create(&self, operation: &MachineOperation) -> Result<MachineOperation, RunError> {
         let error_of = |error: RunError, unclear: bool| {
             if unclear { RunError::MaybeMade(Box::new(error)) } else { error }
@@ -129,7 +129,7 @@ impl Desk {
         }
     }
 
-    /// Every operation, as it was answered.
+    /// Returns every operation in the form of the answer.
     pub(crate) async fn list(&self) -> Result<Value, RunError> {
         Ok(match self {
             Self::Pxed(path) => socket::get(path, "/v1/operations").await?,
@@ -189,7 +189,7 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    /// The next change.
+    /// Returns the next change.
     pub(crate) async fn next(&mut self) -> Result<Change, RunError> {
         loop {
             if let Some(change) = self.seen.changes.pop_front() {
@@ -220,7 +220,7 @@ impl Changes {
     }
 }
 
-/// Every operation that a pxed knows, or the one of this name.
+/// Returns every operation that a pxed knows, or the one of this name.
 async fn look(path: &Path, name: Option<&str>) -> Result<Vec<MachineOperation>, RunError> {
     let Some(name) = name else {
         let mut list = socket::get(path, "/v1/operations").await?;

@@ -1,4 +1,4 @@
-//! Pure: what a Machine waits for, on whom, since when, and what a user can do, computed from the object
+//! Pure: the event that a Machine waits for, the actor, the time, and the next step of a user, from the object
 //! alone.
 //!
 //! The order is that of `rules::phase`, which decides the reason of `Ready`. Two facts that a phase does not
@@ -63,7 +63,7 @@ pub(crate) struct Awaited {
     pub(crate) reason: String,
     /// Expected event.
     pub(crate) what: String,
-    /// Since when.
+    /// Start of the wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) since: Option<Timestamp>,
     /// Next step for the user.
@@ -74,7 +74,7 @@ pub(crate) struct Awaited {
     pub(crate) also: Vec<String>,
 }
 
-/// Configurations that roll, by their names, and what has stopped them.
+/// Configurations with a rolling update, by name, with the failure that has stopped them.
 pub(crate) type Rolling = BTreeMap<String, Option<Stopped>>;
 
 /// Failure in a rolling update.
@@ -177,21 +177,22 @@ impl Look<'_> {
         let finalizers = self.machine.metadata.finalizers.clone().unwrap_or_default();
         let (from, next) = match finalizers.first().map(String::as_str) {
             Some(POWER_OFF_FINALIZER) if self.machine.spec.paused => (Actor::User, unpause()),
-            Some(POWER_OFF_FINALIZER) => {
-                (Actor::Pxed, "pxed switches it off first: `bedplate power status NAME`")
-            }
+            Some(POWER_OFF_FINALIZER) => (
+                Actor::Pxed,
+                "no action needed; pxed powers the machine off first: `bedplate power status NAME`",
+            ),
             Some(name) if name.starts_with("bedplate.dev/") => {
                 if let Some(drained) = self.condition(type_::DRAINED) {
                     return Some(self.of(drained));
                 }
                 (Actor::Controller, text(DrainedReason::Draining))
             }
-            Some(_) => (Actor::Other, "the program that set this finalizer removes it"),
+            Some(_) => (Actor::Other, "no action needed; the program that set this finalizer removes it"),
             None => (Actor::Cluster, "no action needed"),
         };
         let what = match finalizers.as_slice() {
-            [] => "it is being deleted".to_owned(),
-            names => format!("it is being deleted, and held by {}", names.join(", ")),
+            [] => "the Machine is being deleted".to_owned(),
+            names => format!("the Machine is being deleted; its finalizers are {}", names.join(", ")),
         };
         Some(Awaited { since: Some(since), ..self.says(from, ReadyReason::Deleting.as_str(), what, next) })
     }
@@ -200,7 +201,7 @@ impl Look<'_> {
         if self.machine.spec.paused {
             let since = self.condition(type_::READY).filter(|ready| ready.reason == ReadyReason::Paused);
             let since = since.map(|ready| ready.last_transition_time.0);
-            let what = "it is paused: every program leaves it as it is";
+            let what = "the Machine is paused; no program changes it";
             return Some(Awaited {
                 since,
                 ..self.says(Actor::User, ReadyReason::Paused.as_str(), what, unpause())
@@ -223,19 +224,19 @@ impl Look<'_> {
         if !self.is_true(type_::ENROLLED) || self.now.duration_since(heard) < HEARTBEAT_TIMEOUT {
             return None;
         }
-        // Off is why it is silent; a BMC that is silent too says nothing of that.
+        // The machine is off, so its agent is silent. An unreachable BMC reports no power state.
         if let Some(off) = self.unmet(type_::POWERED_ON).filter(|off| off.status == "False") {
             return Some(self.of(off));
         }
-        let what = "its agent is not heard any more: what is said of its node is what it said last";
-        let next = "is the host up, its clock right, and does it reach the API server? `bedplate power status NAME`; on the host: `bedplate-agent status`";
+        let what = "the agent does not report any more; its last report of the node may be outdated";
+        let next = "check that the host is up, its clock is right, and it reaches the API server: `bedplate power status NAME`, and `bedplate-agent status` on the host";
         Some(Awaited {
             since: Some(heard),
             ..self.says(Actor::Agent, DiagnosisReason::AgentSilent.as_str(), what, next)
         })
     }
 
-    /// First condition that is not met, or what else decides, by the order of `rules::phase`, which `Ready` has too.
+    /// Returns the diagnosis of the first condition that is not met, or of another field that decides, in the order of `rules::phase` and `Ready`.
     fn unmet_first(&self) -> Option<Awaited> {
         let ready = self.unmet(type_::READY);
         let is =
@@ -266,53 +267,53 @@ impl Look<'_> {
             Phase::Claimed | Phase::Failed | Phase::Releasing => self.held(&shown),
             _ => {
                 let (what, next) = (
-                    "its node is not made yet",
-                    "nothing; `bedplate machine show NAME` has what its agent says",
+                    "the node is not created yet",
+                    "no action needed; see the agent's report with `bedplate machine show NAME`",
                 );
                 self.says(Actor::Agent, ReadyReason::AwaitingAgent.as_str(), what, next)
             }
         })
     }
 
-    /// A host that has neither booted nor enrolled.
+    /// Returns the diagnosis of a host that has neither booted nor enrolled.
     fn unheard(&self) -> Awaited {
         let site = &self.machine.spec.site;
         match self.machine.spec.provider.as_str() {
             PROVIDER_MANUAL => self.says(
                 Actor::User,
                 EnrolledReason::AwaitingEnrollment.as_str(),
-                "no agent has enrolled as it: a person installs it",
-                "`bedplate machine token NAME` on pxed's machine, then `bedplate-agent enroll` on the host; docs/concepts/agent.md",
+                "no agent has enrolled; an operator must install it",
+                "run `bedplate machine token NAME` on pxed's machine, then `bedplate-agent enroll` on the host; see docs/concepts/agent.md",
             ),
             PROVIDER_PXE if self.status.boot.is_none() => self.says(
                 Actor::Host,
                 BootedReason::AwaitingBoot.as_str(),
-                format!("no packet of it was heard by a pxed of site {site}"),
-                "is it on, the network first in its boot order, its MAC address right, a pxed of that site running? `bedplate explain NAME`",
+                format!("no pxed of site {site} has received a packet of the machine"),
+                "check power, boot order (network first) and MAC address, and that a pxed of the site runs: `bedplate explain NAME`",
             ),
             PROVIDER_PXE => self.says(
                 Actor::Agent,
                 EnrolledReason::AwaitingEnrollment.as_str(),
-                "its host has booted and not enrolled",
-                "`bedplate machine show NAME` has the timeline; docs/concepts/agent.md",
+                "the host has booted, and has not enrolled",
+                "see the timeline with `bedplate machine show NAME`, and docs/concepts/agent.md",
             ),
             provider => self.says(
                 Actor::Other,
                 EnrolledReason::AwaitingEnrollment.as_str(),
-                format!("provider {provider} is not Bedplate's, and has not enrolled the host"),
-                "check the controller of that provider; it enrolls the host with a token of `bedplate machine token NAME`; docs/design/providers.md",
+                format!("external provider {provider} has not enrolled the host"),
+                "check the controller of that provider; it enrolls the host with a token of `bedplate machine token NAME`; see docs/design/providers.md",
             ),
         }
     }
 
-    /// A host that has joined the cluster of its claimant.
+    /// Returns the diagnosis of a host that has joined the cluster of its claimant.
     fn joined(&self) -> Option<Awaited> {
         let what = format!("the host has joined the cluster of {}", claimant(self.machine)?);
         let since = self.condition(type_::READY).map(|ready| ready.last_transition_time.0);
         Some(Awaited { from: None, since, ..self.says(Actor::User, ReadyReason::Joined.as_str(), what, "") })
     }
 
-    /// A host that a claim holds, and of which its agent has not reported a condition.
+    /// Returns the diagnosis of a host that a claim holds, without a condition that its agent reports.
     fn held(&self, shown: &Summary) -> Awaited {
         let row = [PavedReason::TYPE, ReadyReason::TYPE]
             .iter()
@@ -325,8 +326,8 @@ impl Look<'_> {
 
     fn unselected(&self) -> Awaited {
         let since = self.condition(type_::ENROLLED).map(|enrolled| enrolled.last_transition_time.0);
-        let next = "does it run? `kubectl -n bedplate-system get deployment bedplate-controller`; without a cluster pxed chooses";
-        let what = "it is enrolled, and no version is selected for it yet";
+        let next = "check that it runs: `kubectl -n bedplate-system get deployment bedplate-controller`; without a cluster, check pxed";
+        let what = "the host is enrolled, and no version is selected yet";
         Awaited { since, ..self.says(Actor::Controller, PavedReason::NoVersionSelected.as_str(), what, next) }
     }
 
@@ -343,14 +344,14 @@ impl Look<'_> {
         })
     }
 
-    /// The next version of a Machine that is Ready.
+    /// Returns the diagnosis of the next version of a Machine that is Ready.
     fn next_version(&self) -> Option<Awaited> {
         let (applied, selected) = (self.status.applied.as_ref()?, self.status.selected.as_ref()?);
         if !runs_another(self.machine) {
             return None;
         }
         let name = &selected.name;
-        let what = format!("{} is selected, and {} runs", selected.version_name(), applied.version_name());
+        let what = format!("{} is selected, {} is running", selected.version_name(), applied.version_name());
         // The node runs, and the other slot is not filled.
         if let Some(paved) = self
             .condition(type_::PAVED)
@@ -361,24 +362,23 @@ impl Look<'_> {
         if let Some(stopped) = self.rolling.get(name) {
             let own = self.machine.metadata.name.as_deref().unwrap_or_default();
             if let Some(stopped) = stopped.as_ref().filter(|stopped| stopped.holds(own)) {
-                let what = format!("{what}, and the rolling update has stopped: {}", stopped.message);
+                let what = format!("{what}; the rolling update has stopped: {}", stopped.message);
                 let next =
                     format!("resolve that to continue the rolling update; see `bedplate config show {name}`");
                 return Some(self.says(Actor::User, DiagnosisReason::RolloutStopped.as_str(), what, &next));
             }
-            let next = format!(
-                "nothing: the rolling update comes to it; `bedplate config show {name}` says how far that is, and what holds it"
-            );
+            let next =
+                format!("no action needed; follow the rolling update with `bedplate config show {name}`");
             return Some(self.says(Actor::Controller, DiagnosisReason::AwaitingTurn.as_str(), what, &next));
         }
-        let next = "it comes with a repave: `kubectl drain NAME`, then `kubectl delete node NAME`";
+        let next = "to repave the host: `kubectl drain NAME`, then `kubectl delete node NAME`";
         Some(self.says(Actor::User, DiagnosisReason::AwaitingRepave.as_str(), what, next))
     }
 
     fn done(&self) -> Awaited {
         let since = self.condition(type_::NODE_READY).map(|ready| ready.last_transition_time.0);
         let what = match &self.status.applied {
-            Some(applied) => format!("its Node is Ready with {}", applied.version_name()),
+            Some(applied) => format!("the Node is Ready with {}", applied.version_name()),
             None => "nothing is pending".to_owned(),
         };
         Awaited { from: None, since, ..self.says(Actor::User, ReadyReason::Ready.as_str(), what, "") }
@@ -386,13 +386,13 @@ impl Look<'_> {
 
     fn besides(&self, found: &Awaited) -> Vec<String> {
         let unreachable = self.unmet(type_::BMC_REACHABLE).filter(|bmc| bmc.reason != found.reason);
-        let bmc = unreachable.map(|bmc| format!("its BMC: {} ({})", bmc.message, bmc.reason));
+        let bmc = unreachable.map(|bmc| format!("BMC: {} ({})", bmc.message, bmc.reason));
         // The host runs, and another host asks to enroll as this Machine.
         let other = self
             .condition(type_::ENROLLED)
             .filter(|enrolled| enrolled.reason == EnrolledReason::HeardElsewhere);
         let other = other.filter(|other| other.reason != found.reason).map(|other| other.message.clone());
-        // `Ready` may know more than what was derived here.
+        // `Ready` may have facts that are not derived here.
         let ready = self.unmet(type_::READY).filter(|_| found.from.is_none());
         let ready =
             ready.map(|ready| format!("Ready is {}: {} ({})", ready.status, ready.message, ready.reason));

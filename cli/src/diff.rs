@@ -1,4 +1,4 @@
-//! Pure: what of two texts differs, line by line (Myers, "An O(ND) Difference Algorithm", 1986), and the unified form of it.
+//! Pure: difference of two texts by lines (Myers, "An O(ND) Difference Algorithm", 1986), and its unified form.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ const CONTEXT_LINES: usize = 3;
 /// addition, because the cost grows quadratically.
 const MAX_CHANGED_LINES: usize = 2000;
 
-/// A line, and on which side it is.
+/// Line of one text or of both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Line<'a> {
     /// Line of both texts.
@@ -20,7 +20,7 @@ pub(crate) enum Line<'a> {
     Added(&'a str),
 }
 
-/// The second text out of the first.
+/// Returns the edits from the first text to the second.
 pub(crate) fn lines<'a>(from: &'a str, to: &'a str) -> Vec<Line<'a>> {
     let (from, to): (Vec<&str>, Vec<&str>) = (from.lines().collect(), to.lines().collect());
     let head = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
@@ -35,9 +35,9 @@ pub(crate) fn lines<'a>(from: &'a str, to: &'a str) -> Vec<Line<'a>> {
     found
 }
 
-/// The way with the fewest lines that go or come; `None`: they are too many.
+/// Returns the shortest edit. None: it has too many lines.
 fn shortest<'a>(from: &[&'a str], to: &[&'a str]) -> Option<Vec<Line<'a>>> {
-    // `reach[k]`: how far into `from` the diagonal `k` (place in `from` less place in `to`, moved up by the middle) goes.
+    // `reach[k]`: furthest line of `from` on diagonal `k` (line in `from` minus line in `to`, plus the middle).
     let middle = from.len() + to.len() + 1;
     let mut reach = vec![0_usize; 2 * middle + 1];
     let mut trace: Vec<Vec<usize>> = Vec::new();
@@ -59,7 +59,7 @@ fn shortest<'a>(from: &[&'a str], to: &[&'a str]) -> Option<Vec<Line<'a>>> {
     None
 }
 
-/// The way back from the end, by what was reached at each depth.
+/// Returns the edits from the end to the start, by the furthest lines of each depth.
 fn back<'a>(from: &[&'a str], to: &[&'a str], trace: &[Vec<usize>], middle: usize) -> Vec<Line<'a>> {
     let (mut x, mut y) = (from.len(), to.len());
     let mut found = Vec::new();
@@ -68,7 +68,7 @@ fn back<'a>(from: &[&'a str], to: &[&'a str], trace: &[Vec<usize>], middle: usiz
         let k = x + middle - y;
         let down = k == middle - depth || (k != middle + depth && at(k - 1) < at(k + 1));
         let before = if down { k + 1 } else { k - 1 };
-        // At depth 0 there is nothing but what is the same.
+        // At depth 0 all lines are the same.
         let (start_x, start_y) = if depth == 0 { (0, 0) } else { (at(before), at(before) + middle - before) };
         while x > start_x && y > start_y {
             (x, y) = (x - 1, y - 1);

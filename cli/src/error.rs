@@ -22,26 +22,26 @@ pub(crate) enum RunError {
     OnlyPxed(AskPxedError),
     #[error(transparent)]
     Cluster(#[from] AskClusterError),
-    #[error("the answer is not what this version of bedplate understands")]
+    #[error("this version of bedplate does not support the answer")]
     Answer(#[source] serde_json::Error),
     /// The permission was given, but for any boot.
     #[error(
         "pxed did not bind the permission for Machine {machine:?} to boot {boot}; for an hour any host may enroll"
     )]
     Unbound { machine: String, boot: String },
-    #[error("the operation cannot be made: {0}")]
+    #[error("cannot create the operation: {0}")]
     Selector(String),
     #[error("{name} failed: {reason}: {message}")]
     Failed { name: String, operation: String, reason: String, message: String },
-    #[error("the operation has not ended after {after} s: {line}")]
+    #[error("the operation has not finished after {after} s: {line}")]
     NotEnded { name: String, line: String, after: u64 },
-    #[error("it is not known whether the MachineOperation was made")]
+    #[error("it is unknown whether the MachineOperation was created")]
     MaybeMade(#[source] Box<RunError>),
-    #[error("there is no MachineOperation {name:?}")]
+    #[error("MachineOperation {name:?} does not exist")]
     NoOperation { name: String },
-    #[error("the MachineOperation {name:?} is gone: deleted, or its time after its end is over")]
+    #[error("MachineOperation {name:?} was deleted, by a client or because its time had expired")]
     Gone { name: String },
-    #[error("the cluster tells no changes any more")]
+    #[error("the cluster has ended the watch")]
     Ended,
     /// An error of one command alone.
     #[error("{error}")]
@@ -80,18 +80,18 @@ impl RunError {
                 operation::remedy_of(operation, reason).map(Cow::from)
             }
             Self::NotEnded { name, .. } => Some(
-                format!("the operation continues: does a pxed of the Machine's site run? `bedplate operation watch {name}` follows it")
+                format!("the operation continues; check that a pxed of the Machine's site runs, and follow it with `bedplate operation watch {name}`")
                     .into(),
             ),
             Self::MaybeMade(_) => Some(
-                "made again it would be carried out twice: see with `bedplate operation list` whether it is there".into(),
+                "check with `bedplate operation list` before you repeat the command; a second operation would be carried out, too".into(),
             ),
-            Self::NoOperation { .. } => Some("`bedplate operation list` shows those that are there".into()),
+            Self::NoOperation { .. } => Some("see `bedplate operation list`".into()),
             Self::Answer(_) => {
-                Some("--output json prints it as it is; bedplate and pxed should be of one version".into())
+                Some("print the unchanged answer with --output json; bedplate and pxed should have the same version".into())
             }
             Self::Unbound { .. } => Some(
-                "this pxed is older than --boot: upgrade it, and check whose key enrolls by then (`bedplate machine show NAME`)".into(),
+                "this pxed does not support --boot; upgrade it, and check which key enrolls until then: `bedplate machine show NAME`".into(),
             ),
             Self::Selector(_)
             | Self::Gone { .. }

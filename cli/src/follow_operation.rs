@@ -15,7 +15,7 @@ use crate::render::{self, Look};
 /// Interval between updates of the displayed elapsed time.
 const REDRAW_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Follows the operation until it has ended, well or not; at most for `limit`.
+/// Follows the operation until it is complete or has failed, at most for `limit`.
 pub(crate) async fn to_the_end(
     desk: &Desk,
     name: &str,
@@ -28,7 +28,7 @@ pub(crate) async fn to_the_end(
     let mut line = format!("{}: not seen yet", render::clean(name));
     let (mut seen, mut interrupted) = (false, false);
     loop {
-        // Kept over ticks: it may be amid a question.
+        // Kept over ticks, because a request may be in progress.
         let mut next = std::pin::pin!(changes.next());
         let change = loop {
             tokio::select! {
@@ -51,7 +51,7 @@ pub(crate) async fn to_the_end(
             Change::Complete => {}
             Change::Interrupted(error) => {
                 if !std::mem::replace(&mut interrupted, true) {
-                    progress.note(&render::clean(&format!("{error}; trying again")));
+                    progress.note(&render::clean(&format!("{error}; retrying")));
                 }
                 continue;
             }
@@ -90,18 +90,20 @@ pub(crate) async fn all(desk: &Desk, page: &mut Page<'_>) -> Result<(), RunError
                     page.print(format!("{} {line}\n", render::clock(look)))?;
                 }
             }
-            // As an API server's watch says it: what is gone looks like what is there.
+            // Form of a watch of the API server: a deleted object has the same JSON as an existing one.
             Change::Gone(operation) if page.is_json() => {
                 page.json_line(&json!({ "type": "DELETED", "object": operation }))?;
             }
             Change::Gone(operation) => {
                 let name = render::clean(operation.metadata.name.as_deref().unwrap_or_default());
                 let clock = render::clock(page.look());
-                page.print(format!("{clock} {name}: gone\n"))?;
+                page.print(format!("{clock} {name}: deleted\n"))?;
             }
-            Change::Complete if !seen => Progress::new().note("no MachineOperations yet: waiting for one"),
+            Change::Complete if !seen => {
+                Progress::new().note("no MachineOperations yet; waiting for the first one")
+            }
             Change::Interrupted(error) if !interrupted => {
-                Progress::new().note(&render::clean(&format!("{error}; trying again")));
+                Progress::new().note(&render::clean(&format!("{error}; retrying")));
             }
             Change::Complete | Change::Interrupted(_) => {}
         }

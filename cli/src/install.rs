@@ -1,7 +1,7 @@
-//! Puts Bedplate into a cluster, or brings it up to date there: kinds, namespace, policies, roles, the controller. Called by `command`.
+//! Installs or updates Bedplate in a cluster: kinds, namespace, policies, roles, controller. Called by `command`.
 //!
-//! Looks at everything first (the API server's dry run), says what it is about to do, then applies it in order, as one field
-//! manager, and waits for the controller. What is not in this version any more is left where it is.
+//! Compares all objects first (dry run of the API server), prints the changes, applies them in order as one field manager, and waits for the
+//! controller. Objects of earlier versions that this version does not have are kept.
 
 mod apply;
 mod manifest;
@@ -37,13 +37,13 @@ pub(crate) enum InstallError {
     TooOld { version: String },
     #[error("there is no kubeconfig")]
     NoKubeconfig(#[source] Mistake),
-    #[error("the controller's image is not known")]
+    #[error("the controller's image is unknown")]
     NoImage,
     #[error("{count} objects have fields of another field manager: nothing was changed")]
     Conflicts { count: usize },
     #[error("{what} is not served after {} s", ESTABLISH_TIMEOUT.as_secs())]
     NotEstablished { what: String },
-    #[error("everything is applied, and the controller does not run after {after} s: {line}")]
+    #[error("all objects are applied, but the controller does not run after {after} s: {line}")]
     NotRunning { line: String, after: u64 },
 }
 
@@ -59,20 +59,20 @@ impl InstallError {
     pub(crate) fn hint(&self) -> Option<&'static str> {
         match self {
             Self::TooOld { .. } => Some("nothing was changed; update the cluster first"),
-            Self::NoKubeconfig(_) => Some(
-                "name the one of the cluster's administrator, with --kubeconfig or in the variable KUBECONFIG",
-            ),
+            Self::NoKubeconfig(_) => {
+                Some("name the administrator's kubeconfig with --kubeconfig or in the variable KUBECONFIG")
+            }
             Self::NoImage => Some(
-                "no registry has it until you push it: deploy/Containerfile says how to build it; name it with --image, or leave it out with --without-controller",
+                "build the image (deploy/Containerfile), push it, and name it with --image; or omit the controller with --without-controller",
             ),
             Self::Conflicts { .. } => Some(
-                "let it be as who is named has it, or take the fields over with --force-conflicts (he may take them back)",
+                "keep the values of the named field managers, or take ownership with --force-conflicts; they may overwrite the fields again",
             ),
             Self::NotEstablished { .. } => {
-                Some("`kubectl get crd` shows why; run the same command again to continue")
+                Some("see `kubectl get crd`; run the same command again to continue")
             }
             Self::NotRunning { .. } => Some(
-                "`kubectl -n bedplate-system describe pods -l app.kubernetes.io/name=bedplate-controller` says why; the same command again waits on",
+                "see `kubectl -n bedplate-system describe pods -l app.kubernetes.io/name=bedplate-controller`; run the same command again to wait longer",
             ),
         }
     }
@@ -90,7 +90,7 @@ pub(crate) async fn run(
     page: &mut Page<'_>,
 ) -> Result<(), RunError> {
     let client = cluster::client(global).await.map_err(|error| match error {
-        // A pxed's socket, which other commands may ask instead, is of no use here.
+        // Other commands may ask a pxed's socket instead. This one needs the cluster.
         AskClusterError::Kubeconfig(None, source) if source.is_absent => {
             InstallError::NoKubeconfig(source).into()
         }
@@ -131,7 +131,7 @@ pub(crate) async fn run(
     }
     page.print(match waited.transpose()? {
         Some(line) => format!("installed; {line}\n"),
-        None => "installed; nothing was waited for\n".to_owned(),
+        None => "installed; not waiting for the controller\n".to_owned(),
     })
 }
 
@@ -160,7 +160,7 @@ async fn look(client: &Client, objects: &[Value], force: bool) -> Result<Vec<Ste
     for object in objects {
         if progress.is_terminal() {
             progress.show(
-                &format!("looking at {} of {} objects", steps.len() + 1, objects.len()),
+                &format!("comparing {} of {} objects", steps.len() + 1, objects.len()),
                 started.elapsed(),
             );
         }
@@ -169,7 +169,7 @@ async fn look(client: &Client, objects: &[Value], force: bool) -> Result<Vec<Ste
     Ok(steps)
 }
 
-/// Everything, in order, also what is unchanged: so that its fields are this field manager's. Kinds are served before what may name them.
+/// Applies all objects in order, including unchanged ones, so that this field manager owns the fields. Kinds are served before their objects.
 async fn apply_all(client: &Client, objects: &[Value], steps: &[Step], force: bool) -> Result<(), RunError> {
     let (mut progress, started) = (Progress::new(), Instant::now());
     let mut kinds = Vec::new();
@@ -203,7 +203,7 @@ async fn established(client: &Client, definition: &Value) -> Result<(), RunError
     Err(InstallError::NotEstablished { what }.into())
 }
 
-/// Waits until the controller runs as it was applied; says how far it is.
+/// Waits until the applied controller runs. Shows the progress.
 async fn wait(client: &Client, deployment: &Value, limit: Duration) -> Result<String, RunError> {
     let (mut progress, started) = (Progress::new(), Instant::now());
     let mut line = "the controller: not seen yet".to_owned();
@@ -213,9 +213,9 @@ async fn wait(client: &Client, deployment: &Value, limit: Duration) -> Result<St
                 Rollout::Done(line) => return Ok(line),
                 Rollout::Waiting(now) => line = now,
             },
-            Ok(None) => "the controller: its Deployment is gone".clone_into(&mut line),
+            Ok(None) => "the controller: its Deployment was deleted".clone_into(&mut line),
             Err(error) if error.is_final() => return Err(error.into()),
-            Err(error) => line = format!("{error}; trying again"),
+            Err(error) => line = format!("{error}; retrying"),
         }
         if started.elapsed() >= limit {
             return Err(

@@ -1,10 +1,10 @@
-//! `bedplate`, also `kubectl bedplate`: shows what pxed or the cluster knows of Machines, and switches their
+//! `bedplate`, also `kubectl bedplate`: shows Machines as pxed or the cluster knows them, and switches their
 //! power.
 //!
-//! Parses, runs, chooses the exit code (0 done, 1 failed, 64 wrong usage). All that it changes anywhere: it makes MachineOperations
-//! (`power`, `operation create`), applies what Bedplate needs in a cluster (`install`), goes back to a version (`config rollback`), and
+//! Parses, runs, chooses the exit code (0 done, 1 failed, 64 wrong usage). Its only changes: it creates MachineOperations
+//! (`power`, `operation create`), applies the objects of Bedplate (`install`), rolls back to a version (`config rollback`), and
 //! annotates Machines (`claim release`, `machine re-enroll`).
-//! A BMC is only asked.
+//! Requests to a BMC only read.
 
 mod arguments;
 mod backend;

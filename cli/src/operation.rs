@@ -20,7 +20,7 @@ const FORCED_OFF_SECONDS: i32 = 120;
 /// Margin after an operation's own timeout before this program stops waiting, in seconds.
 const WAIT_MARGIN_SECONDS: u64 = 60;
 
-/// The operation of a power command, and what was asked of it; `None` for one that changes nothing.
+/// Returns the operation of a power command, and its arguments. None for a command that changes nothing.
 pub(crate) fn of_power(command: &PowerCommand) -> Option<(MachineOperation, &PowerAct)> {
     let mut parameters = BTreeMap::new();
     let mut put = |key: &str, value: String| drop(parameters.insert(key.to_owned(), value));
@@ -46,7 +46,7 @@ pub(crate) fn of_power(command: &PowerCommand) -> Option<(MachineOperation, &Pow
             }
             if let Some(seconds) = grace_period {
                 put("gracePeriodSeconds", seconds.to_string());
-                // Otherwise it would be over before its end.
+                // Otherwise the operation would time out before its end.
                 let least = seconds.saturating_add(FORCED_OFF_SECONDS);
                 timeout = timeout.or((least > POWER_OFF_TIMEOUT).then_some(least));
             }
@@ -62,7 +62,7 @@ pub(crate) fn of_power(command: &PowerCommand) -> Option<(MachineOperation, &Pow
     Some((named(&act.name, words, spec), act))
 }
 
-/// The operation of `operation create`; the error says what is wrong with the selector.
+/// Returns the operation of `operation create`. The error names the fault of the selector.
 pub(crate) fn of_create(arguments: &OperationCreate) -> Result<MachineOperation, String> {
     let mut parameters = BTreeMap::new();
     for (key, value) in &arguments.parameters {
@@ -155,7 +155,7 @@ pub(crate) fn ended(operation: &MachineOperation) -> Option<bool> {
     }
 }
 
-/// Next step after an operation of this name that ended with `reason`.
+/// Returns the next step after an operation of this name that ended with `reason`.
 pub(crate) fn remedy_of(operation: &str, reason: &str) -> Option<&'static str> {
     let row = reason::of_operation(AGENT_OPERATIONS.contains(&operation), reason)?;
     row.remedy.map(|remedy| remedy.text)

@@ -14,14 +14,14 @@ use crate::render::Look;
 /// Width of a terminal that does not report one, in columns.
 const DEFAULT_COLUMNS: usize = 80;
 
-/// Standard output, or what stands for it.
+/// Standard output, or a buffer of tests.
 pub(crate) struct Page<'a> {
     out: &'a mut dyn Write,
     output: Output,
 }
 
 impl<'a> Page<'a> {
-    /// A page of this form.
+    /// Makes a page of this form.
     pub(crate) fn new(out: &'a mut dyn Write, output: Output) -> Self {
         Self { out, output }
     }
@@ -39,7 +39,7 @@ impl<'a> Page<'a> {
         Look { now: Timestamp::now(), colour }
     }
 
-    /// Prints.
+    /// Prints a text, or its JSON.
     pub(crate) fn print(&mut self, text: impl AsRef<[u8]>) -> Result<(), RunError> {
         self.out.write_all(text.as_ref()).and_then(|()| self.out.flush()).map_err(RunError::Print)
     }
@@ -56,13 +56,13 @@ impl<'a> Page<'a> {
         Some(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
     }
 
-    /// The answer as it is, over several lines.
+    /// Prints JSON over several lines.
     pub(crate) fn json(&mut self, answer: &impl Serialize) -> Result<(), RunError> {
         let text = serde_json::to_string_pretty(answer).map_err(RunError::Answer)?;
         self.print(text + "\n")
     }
 
-    /// The answer as it is, on one line of many.
+    /// Prints JSON on one line.
     pub(crate) fn json_line(&mut self, answer: &impl Serialize) -> Result<(), RunError> {
         let text = serde_json::to_string(answer).map_err(RunError::Answer)?;
         self.print(text + "\n")
@@ -71,13 +71,13 @@ impl<'a> Page<'a> {
 
 /// Progress display on standard error.
 pub(crate) struct Progress {
-    /// Columns of the terminal; `None`: there is none.
+    /// Columns of the terminal. None: there is no terminal.
     width: Option<usize>,
     shown: String,
 }
 
 impl Progress {
-    /// A line that changes, if standard error is a terminal that can.
+    /// Makes a progress line, which changes if standard error is a terminal that supports it.
     pub(crate) fn new() -> Self {
         let stderr = std::io::stderr();
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
@@ -103,13 +103,13 @@ impl Progress {
         line.clone_into(&mut self.shown);
     }
 
-    /// A line of its own, such as a note.
+    /// Prints a separate line, such as a note.
     pub(crate) fn note(&mut self, line: &str) {
         self.clear();
         let _ = writeln!(std::io::stderr(), "{line}");
     }
 
-    /// Takes the line that changes away.
+    /// Removes the progress line.
     pub(crate) fn clear(&mut self) {
         if self.width.is_some() && !self.shown.is_empty() {
             let _ = std::io::stderr().write_all(b"\r\x1b[K");

@@ -46,16 +46,16 @@ pub(crate) fn read(file: Option<&Path>, user: &str) -> Result<SecretString, Read
     }
 }
 
-/// One byte more than may be, so that what is too long is seen to be.
+/// Reads at most one byte more than the limit, so that a longer password is detected.
 fn taken(from: impl Read) -> std::io::Result<Zeroizing<Vec<u8>>> {
     let most = MAX_PASSWORD_BYTES.saturating_add(3);
-    // No growth, which would leave copies behind.
+    // The buffer does not grow: growth would leave copies in memory.
     let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(most).unwrap_or_default()));
     from.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// The first line, which has to be the only one.
+/// Returns the first line, which must be the only one.
 fn kept(bytes: &[u8]) -> Result<SecretString, ReadPasswordError> {
     let text = std::str::from_utf8(bytes).map_err(|_| ReadPasswordError::NoPassword)?;
     let text = text.strip_suffix('\n').unwrap_or(text);
@@ -63,7 +63,7 @@ fn kept(bytes: &[u8]) -> Result<SecretString, ReadPasswordError> {
     if u64::try_from(text.len()).is_ok_and(|length| length > MAX_PASSWORD_BYTES) {
         return Err(ReadPasswordError::NoPassword);
     }
-    // Sent as it is it would be a wrong password, of which a BMC takes few.
+    // With a line break the password would be wrong, and BMCs accept few wrong passwords.
     if text.contains(['\n', '\r']) {
         return Err(ReadPasswordError::Lines);
     }
@@ -91,7 +91,7 @@ impl<'a> Quiet<'a> {
     fn make(tty: &'a File) -> rustix::io::Result<Quiet<'a>> {
         let before = tcgetattr(tty)?;
         let mut quiet = before.clone();
-        // Signals too are given as keys: an end by one would leave the terminal without echo.
+        // Signals are read as keys, too: a signal would end the program and leave the terminal without echo.
         quiet.local_modes.remove(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG);
         tcsetattr(tty, OptionalActions::Flush, &quiet)?;
         Ok(Quiet { tty, before })

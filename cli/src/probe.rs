@@ -27,7 +27,7 @@ use crate::output::Page;
 use crate::password::{self, ReadPasswordError};
 use crate::render;
 
-/// A larger file holds no certificate authorities.
+/// Maximum size of a file of certificate authorities, in bytes.
 const MOST_AUTHORITIES: usize = 64 << 10;
 
 /// Reason why a BMC was not asked, or why no password was sent.
@@ -39,11 +39,11 @@ pub(crate) enum ProbeError {
     Authorities { path: PathBuf, source: std::io::Error },
     #[error("{} is longer than the {} KiB that a Machine can hold", .0.display(), MOST_AUTHORITIES >> 10)]
     LongAuthorities(PathBuf),
-    #[error("{} has no certificate: it has to be PEM", .0.display())]
+    #[error("{} has no certificate in PEM format", .0.display())]
     NoAuthorities(PathBuf),
-    #[error("{0} belongs to redfish: IPMI has no certificates and one system at an address")]
+    #[error("{0} is for --protocol redfish; IPMI has no certificates, and one system at an address")]
     NotWithIpmi(&'static str),
-    #[error("http:// sends the password readable, to an unverified BMC")]
+    #[error("http:// sends the password without encryption to an unverified BMC")]
     PlainHttp,
     #[error("{}", describe(.0))]
     Bmc(Box<BmcError>),
@@ -67,7 +67,7 @@ impl ProbeError {
     pub(crate) fn is_usage(&self) -> bool {
         match self {
             Self::NotWithIpmi(_) | Self::PlainHttp => true,
-            // From here any address may be reached: it is none.
+            // This command may reach any address, so the address itself is invalid.
             Self::Bmc(error) => matches!(**error, BmcError::AddressNotAllowed { .. }),
             Self::Password(_)
             | Self::Authorities { .. }
@@ -81,7 +81,7 @@ impl ProbeError {
             Self::Password(ReadPasswordError::NoTerminal) => {
                 "name a file with --password-file, or - for standard input"
             }
-            Self::PlainHttp => "write https://, or allow it with --insecure",
+            Self::PlainHttp => "use https://, or allow http:// with --insecure",
             Self::Bmc(error) => return bmc_hint(error),
             Self::Password(_)
             | Self::Authorities { .. }
@@ -93,29 +93,29 @@ impl ProbeError {
     }
 }
 
-/// The error in words of this command: there is no Machine and no Secret yet in which something could be corrected.
+/// Returns the error in the words of this command. No Machine and no Secret exists yet.
 fn describe(error: &BmcError) -> String {
     match error {
         BmcError::AddressNotAllowed { address, problem } => {
             format!("the address {address:?}: {}", problem.replace("bmc.redfish.systemID", "--system-id"))
         }
         BmcError::Unreachable { address, problem, .. } => {
-            format!("nothing useful answers at {address} ({problem})")
+            format!("no valid answer from {address} ({problem})")
         }
         BmcError::AuthenticationFailed { address, problem } => {
-            format!("the BMC at {address} does not take this user name and password ({problem})")
+            format!("the BMC at {address} rejects this user name and password ({problem})")
         }
         BmcError::CertificateChanged { address, seen } => {
-            format!("the BMC at {address} shows another key than the one of --pin: {seen}")
+            format!("the BMC at {address} has another key than --pin: {seen}")
         }
         BmcError::CertificateUntrusted { address, problem, .. } => {
             format!("the certificate of the BMC at {address} is not trusted ({problem})")
         }
         BmcError::AmbiguousSystem { systems } => {
-            format!("there are several systems behind this BMC: {}", systems.join(", "))
+            format!("this BMC has several systems: {}", systems.join(", "))
         }
         BmcError::SystemNotFound { wanted, systems } => {
-            format!("there is no system {wanted} behind this BMC, but: {}", systems.join(", "))
+            format!("this BMC does not have system {wanted}; its systems are: {}", systems.join(", "))
         }
         BmcError::NotSupported { .. }
         | BmcError::TimedOut { .. }
@@ -130,15 +130,15 @@ fn bmc_hint(error: &BmcError) -> Option<Cow<'static, str>> {
         BmcError::CertificateUntrusted { seen: Some(pin), .. }
         | BmcError::CertificateChanged { seen: pin, .. } => {
             return Some(
-                format!("no password was sent. If the BMC's own page shows the same key, ask again with --pin {pin}; --ca-file names an authority")
+                format!("no password was sent; if the BMC's own page shows the same key, use --pin {pin}; for a certificate authority, use --ca-file")
                     .into(),
             );
         }
         BmcError::Unreachable { .. } | BmcError::TimedOut { .. } => {
-            "is the address right, is the protocol enabled at the BMC, and does a route lead there? --protocol ipmi asks by IPMI, --protocol redfish (the default) by Redfish"
+            "check the address, the route to it, and that the BMC has the protocol enabled: --protocol redfish (the default) or --protocol ipmi"
         }
         BmcError::AuthenticationFailed { .. } => {
-            "it was tried once only: many BMCs lock an account after a few wrong passwords. Is the account allowed to log in this way?"
+            "the login was tried only once, because many BMCs lock an account after a few failures; check that the account may use this protocol"
         }
         BmcError::AmbiguousSystem { .. } | BmcError::SystemNotFound { .. } => {
             "name one of them with --system-id"

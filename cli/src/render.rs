@@ -66,7 +66,7 @@ impl Look {
     }
 }
 
-/// An unknown machine, as pxed tells of it.
+/// Unknown machine in an answer of pxed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Discovered {
@@ -83,22 +83,22 @@ pub(crate) struct Discovered {
     stage: Option<Stage>,
 }
 
-/// `text` on one line, without control characters.
+/// Returns `text` on one line, without control characters.
 pub(crate) fn clean(text: &str) -> String {
     text.chars().map(|c| if bedplate_bmc::is_hidden(c) { ' ' } else { c }).collect()
 }
 
-/// `text` without control characters, its lines kept.
+/// Returns `text` without control characters, in the same lines.
 pub(crate) fn clean_lines(text: &str) -> String {
     text.lines().map(|line| clean(line) + "\n").collect()
 }
 
-/// The time of day, for lines that come one after another.
+/// Returns the time of day, for lines of a log.
 pub(crate) fn clock(look: Look) -> String {
     look.now.strftime("%H:%M:%SZ").to_string()
 }
 
-/// A duration in its largest unit that is not 0, as kubectl shows ages.
+/// Returns a duration in its largest unit that is not 0, like ages of kubectl.
 fn age(from: Timestamp, look: Look) -> String {
     let seconds = look.now.duration_since(from).as_secs().max(0);
     match seconds {
@@ -109,7 +109,7 @@ fn age(from: Timestamp, look: Look) -> String {
     }
 }
 
-/// A duration of a boot, in seconds with milliseconds.
+/// Returns a duration of a boot, in seconds with milliseconds.
 fn seconds(duration: SignedDuration) -> String {
     let milliseconds = duration.as_millis().max(0);
     format!("{}.{:03} s", milliseconds / 1000, milliseconds % 1000)
@@ -123,12 +123,11 @@ fn condition<'a>(status: &'a MachineStatus, type_: &str) -> Option<&'a Condition
     status.conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// One line for each Machine, by name.
+/// Returns one line for each Machine, by name.
 pub(crate) fn list(machines: &[Machine], look: Look) -> String {
     if machines.is_empty() {
-        let next =
-            "docs/guides/machine.md says how to write one, `bedplate discovered` shows who asked without one";
-        return format!("no Machines: {next}\n");
+        let next = "see docs/guides/machine.md, and list unknown machines with `bedplate discovered`";
+        return format!("no Machines; {next}\n");
     }
     let mut machines: Vec<&Machine> = machines.iter().collect();
     machines.sort_by_key(|machine| machine.metadata.name.as_deref());
@@ -154,12 +153,12 @@ pub(crate) fn list(machines: &[Machine], look: Look) -> String {
     table.print(look)
 }
 
-/// Every kind of request, its answer and why.
+/// Returns every kind of request, with its answer and the reasons.
 pub(crate) fn explain(explanation: &Explanation, look: Look) -> String {
     let mut lines = vec![match &explanation.machine {
         Some(machine) if machine.as_str() == explanation.subject => format!("Machine {machine}"),
         Some(machine) => format!("{} is Machine {machine}", explanation.subject),
-        None => format!("{} is no Machine that this pxed knows", explanation.subject),
+        None => format!("this pxed does not know a Machine {}", explanation.subject),
     }];
     lines.extend(explanation.notes.iter().map(|note| look.paint(Paint::Bad, &clean(note))));
     for decision in &explanation.decisions {
@@ -173,10 +172,10 @@ pub(crate) fn explain(explanation: &Explanation, look: Look) -> String {
     lines.join("\n") + "\n"
 }
 
-/// One line for each unknown machine, the latest first.
+/// Returns one line for each unknown machine, the latest first.
 pub(crate) fn discovered(machines: &[Discovered], look: Look) -> String {
     if machines.is_empty() {
-        return "no unknown machine has asked\n".to_owned();
+        return "no unknown machine has sent a request\n".to_owned();
     }
     let mut machines: Vec<&Discovered> = machines.iter().collect();
     machines.sort_by_key(|machine| std::cmp::Reverse(machine.last_seen));

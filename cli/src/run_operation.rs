@@ -1,4 +1,4 @@
-//! Runs `power` and `operation`: makes MachineOperations, shows them, follows them.
+//! Runs `power` and `operation`: creates, shows and follows MachineOperations.
 
 use bedplate_api::machine::Machine;
 use bedplate_api::operation::MachineOperation;
@@ -34,7 +34,7 @@ pub(crate) async fn power(
     }
     let name = made.metadata.name.clone().unwrap_or_default();
     if !page.is_json() {
-        Progress::new().note(&format!("MachineOperation {} made", render::clean(&name)));
+        Progress::new().note(&format!("MachineOperation {} created", render::clean(&name)));
     }
     let ended = follow_operation::to_the_end(&desk, &name, Some(operation::patience(&made))).await?;
     end(&ended, page)
@@ -46,7 +46,8 @@ async fn look_first(desk: &Desk, act: &PowerAct) -> Result<(), RunError> {
     match desk.machine(act.name.as_str()).await {
         Ok(machine) => {
             if machine["spec"]["paused"] == true {
-                let note = format!("Machine {} is paused: the operation waits until it is not", act.name);
+                let note =
+                    format!("Machine {} is paused; the operation waits until it is unpaused", act.name);
                 Progress::new().note(&note);
             }
             Ok(())
@@ -56,7 +57,7 @@ async fn look_first(desk: &Desk, act: &PowerAct) -> Result<(), RunError> {
     }
 }
 
-/// Says what was made, and how to follow it.
+/// Prints the created operation, and the command that follows it.
 fn made_one(global: &Global, made: &MachineOperation, page: &mut Page<'_>) -> Result<(), RunError> {
     if page.is_json() {
         return page.json(made);
@@ -64,11 +65,11 @@ fn made_one(global: &Global, made: &MachineOperation, page: &mut Page<'_>) -> Re
     let name = render::clean(made.metadata.name.as_deref().unwrap_or_default());
     let again = ask::again(global);
     page.print(format!(
-        "MachineOperation {name} made; to follow it: bedplate operation watch {name}{again}\n"
+        "MachineOperation {name} created; to follow it: bedplate operation watch {name}{again}\n"
     ))
 }
 
-/// Prints an operation that has ended; an error if it did not end well.
+/// Prints a finished operation. Returns an error if it has failed.
 fn end(ended: &MachineOperation, page: &mut Page<'_>) -> Result<(), RunError> {
     if page.is_json() {
         page.json(ended)?;

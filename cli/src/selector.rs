@@ -1,6 +1,6 @@
 //! Pure: selectors as kubectl writes them (`rack=a,role!=gpu,zone in (a,b),!spare`) -> requirements on labels, or on fields of a Machine.
 //!
-//! Whether its keys and values are labels at all is for who takes it to say.
+//! The receiver of the selector checks whether keys and values are valid labels.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub(crate) fn parse_fields(text: &str) -> Result<Vec<FieldRequirement>, String> 
     let all: Vec<_> = equal.chain(others).collect();
     match all.iter().find(|requirement| !MACHINE_FIELDS.contains(&requirement.key.as_str())) {
         Some(wrong) => Err(format!(
-            "{:?} is not a field to select by; use one of {}",
+            "{:?} is not a selectable field; use one of {}",
             wrong.key,
             MACHINE_FIELDS.join(", ")
         )),
@@ -27,7 +27,7 @@ pub(crate) fn parse_fields(text: &str) -> Result<Vec<FieldRequirement>, String> 
     }
 }
 
-/// Reads a selector; the error says what is wrong.
+/// Reads a selector. The error names the fault.
 pub(crate) fn parse(text: &str) -> Result<LabelSelector, String> {
     let mut labels = BTreeMap::new();
     let mut expressions = Vec::new();
@@ -54,7 +54,7 @@ pub(crate) fn parse(text: &str) -> Result<LabelSelector, String> {
                     let value = value.strip_prefix('=').unwrap_or(value).trim().to_owned();
                     let other = labels.insert(word(key, part)?, value.clone());
                     if other.is_some_and(|other| other != value) {
-                        return Err(format!("{key:?} is asked to have two values: nothing would match"));
+                        return Err(format!("{key:?} has two values; nothing would match"));
                     }
                 }
                 (None, None, None) => expressions.push(requirement(word(part, part)?, "Exists", None)),
@@ -67,7 +67,7 @@ pub(crate) fn parse(text: &str) -> Result<LabelSelector, String> {
     })
 }
 
-/// Splits at the commas that are not in parentheses.
+/// Splits at commas outside of parentheses.
 fn split(text: &str) -> Vec<&str> {
     let mut inside = false;
     text.split(|sign: char| {

@@ -1,4 +1,4 @@
-//! Pure: a host of a pool as three sources have it (its MachineClaim, the record of its agent, the selected version), and where they disagree.
+//! Pure: a host of a pool by three sources (its MachineClaim, the record of its agent, the selected version), and their disagreements.
 //!
 //! Callers: `claim`, `render`.
 
@@ -204,7 +204,7 @@ fn next_for_key(machine: &Machine) -> String {
     let name = machine.name_any();
     if is_heard_elsewhere(machine) {
         return format!(
-            "take the boot from condition Enrolled (`bedplate machine show {name}`), and let it enroll: `bedplate machine re-enroll {name} --boot BOOT`"
+            "find the boot in condition Enrolled (`bedplate machine show {name}`), and permit its key: `bedplate machine re-enroll {name} --boot BOOT`"
         );
     }
     if machine.status.as_ref().is_some_and(|status| status.state_disk.is_some()) {
@@ -263,7 +263,7 @@ fn report(claim: &MachineClaim) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(": "))
 }
 
-/// Next steps for the conditions of a claim and for the cause that its agent reports. None for those that need no action.
+/// Returns the next steps for the conditions of a claim and for the cause that its agent reports. None for those that need no action.
 fn next(claim: &MachineClaim) -> Vec<String> {
     let Some(status) = claim.status.as_ref() else { return Vec::new() };
     let of_agent = status.reason.as_deref().map(|reason| (of_machine::PAVED, reason));

@@ -28,7 +28,7 @@ pub(crate) struct Step {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) namespace: Option<String>,
     pub(crate) name: String,
-    /// The fields that change, or whose they are.
+    /// Fields that change, or their field managers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) changes: Vec<String>,
     /// True if the object has the desired values and belongs to another field manager. An apply would take it
@@ -38,7 +38,7 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// A step for this object.
+    /// Makes a step for this object.
     pub(crate) fn new(object: &Value, action: Action, changes: Vec<String>) -> Self {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         Self {
@@ -57,7 +57,7 @@ impl Step {
         Self { left: true, ..self }
     }
 
-    /// `ServiceAccount bedplate-system/pxed`
+    /// Returns a name such as `ServiceAccount bedplate-system/pxed`.
     pub(crate) fn object(&self) -> String {
         let namespace = self.namespace.as_ref().map(|namespace| format!("{namespace}/")).unwrap_or_default();
         format!("{} {namespace}{}", self.kind, self.name)

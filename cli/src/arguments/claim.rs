@@ -1,4 +1,4 @@
-//! The commands about the hosts of pools: `claim`.
+//! Commands about the hosts of pools: `claim`.
 
 use bedplate_api::id::MachineName;
 use clap::{Args, Subcommand};
@@ -28,7 +28,7 @@ pub(crate) struct ClaimRelease {
     /// Confirm that the host is powered off, so that its claimant is deleted without its release. The host stays held
     #[arg(long)]
     pub(crate) host_is_off: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     pub(crate) yes: bool,
 }

@@ -1,4 +1,4 @@
-//! The commands about MachineConfigurations: `config`; and what puts Bedplate into a cluster: `install`.
+//! Commands about MachineConfigurations (`config`), and the command that installs Bedplate into a cluster (`install`).
 
 use bedplate_api::id::MachineName;
 use clap::{Args, Subcommand};
@@ -18,13 +18,13 @@ pub(crate) enum ConfigCommand {
     },
     /// Show the differences of two versions [default: the newest, and the one before it]
     Diff(ConfigDiff),
-    /// Show its versions: creation times, users, changes
+    /// Show the versions: creation times, users, changes
     History {
         /// The MachineConfiguration's name
         #[arg(value_parser = name)]
         name: String,
     },
-    /// Go back to an earlier version: write its template into the MachineConfiguration again, or name it in one Machine (in a cluster)
+    /// Roll back to an earlier version in a cluster: write its template into the MachineConfiguration, or reference it in one Machine
     Rollback(ConfigRollback),
 }
 
@@ -34,10 +34,10 @@ pub(crate) struct ConfigDiff {
     /// The MachineConfiguration's name
     #[arg(value_parser = name)]
     pub(crate) name: String,
-    /// The number of the version to begin with [default: the one before --to]
+    /// First version of the comparison [default: the one before --to]
     #[arg(long, value_name = "N", value_parser = number())]
     pub(crate) from: Option<i64>,
-    /// The number of the version to end with [default: the newest]
+    /// Second version of the comparison [default: the newest]
     #[arg(long, value_name = "M", value_parser = number())]
     pub(crate) to: Option<i64>,
 }
@@ -48,16 +48,16 @@ pub(crate) struct ConfigRollback {
     /// The MachineConfiguration's name
     #[arg(value_parser = name)]
     pub(crate) name: String,
-    /// The number of the version to go back to [default: the one before the newest; of a Machine, before the one it was given]
+    /// Version to roll back to [default: the one before the newest; for a Machine, the one before its selected version]
     #[arg(long, value_name = "N", value_parser = number())]
     pub(crate) to: Option<i64>,
-    /// This Machine alone: it names the version, and stays with it
+    /// Roll back only this Machine: reference the version in it
     #[arg(long, value_name = "NAME")]
     pub(crate) machine: Option<MachineName>,
-    /// Delete the Machine's Node too, so that its host is repaved now
+    /// Delete the Machine's Node, too, so that its host is repaved now
     #[arg(long, requires = "machine")]
     pub(crate) delete_node: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     pub(crate) yes: bool,
 }
@@ -72,10 +72,10 @@ pub(crate) struct InstallArguments {
     /// Image of bedplate-controller, which no registry has until you push it [default: the one that is installed]
     #[arg(long, value_name = "IMAGE", conflicts_with = "without_controller", value_parser = image)]
     pub(crate) image: Option<String>,
-    /// Leave the controller's Deployment out: it runs elsewhere
+    /// Omit the controller's Deployment
     #[arg(long)]
     pub(crate) without_controller: bool,
-    /// Have the API server check everything, and change nothing
+    /// Check all objects by a dry run of the API server, and change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Take ownership of fields that another field manager applies
@@ -89,11 +89,11 @@ pub(crate) struct InstallArguments {
     pub(crate) timeout: u64,
 }
 
-/// A name that a kubelet would take, as far as one sees it.
+/// Checks the characters of an image reference.
 fn image(text: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/:@[]".contains(c);
     match text {
-        "" => Err("it is empty".to_owned()),
+        "" => Err("the reference is empty".to_owned()),
         text if text.chars().all(plain) => Ok(text.to_owned()),
         _ => Err("such as registry.example/bedplate/controller:0.1.0".to_owned()),
     }

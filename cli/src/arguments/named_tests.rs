@@ -1,4 +1,4 @@
-//! The commands of `bedplate` that documents and the messages of every program name: each is one, with these flags.
+//! Commands of `bedplate` in documents and in messages of all programs. Each must be valid, with its flags.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use clap::error::ErrorKind;
 
 use super::parse;
 
-/// A command as it is written somewhere.
+/// Command in a text.
 struct Named {
     place: String,
     line: String,
@@ -77,7 +77,7 @@ fn marked(path: &Path, text: &str) -> Vec<Named> {
     found
 }
 
-/// The words of a command as a shell would give them, up to a comment or another command; placeholders as something that they stand for.
+/// Returns the words of a command like a shell, up to a comment or another command. Placeholders are replaced by examples.
 fn words(line: &str) -> Vec<OsString> {
     let line =
         [" #", " | ", " > ", " && ", "; "].iter().fold(line, |line, end| line.split(end).next().unwrap());
@@ -96,7 +96,7 @@ fn words(line: &str) -> Vec<OsString> {
             Some(open) if c == open => quote = None,
             None if c == '\'' || c == '"' => quote = Some(c),
             None if c == ' ' => {
-                // A number that is a name, too.
+                // A number that is also a name.
                 let is_placeholder =
                     ["NAME", "MACHINE", "N", "M"].contains(&word.as_str()) || word.contains('{');
                 let value = match word.as_str() {

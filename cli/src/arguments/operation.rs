@@ -1,4 +1,4 @@
-//! The commands that change something, or ask a management controller: `power`, `operation`, `bmc`.
+//! Commands about power, operations and management controllers: `power`, `operation`, `bmc`.
 
 use std::path::PathBuf;
 
@@ -10,13 +10,13 @@ use super::name;
 /// Commands on a Machine's power.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PowerCommand {
-    /// Power state, the last action, and whether the BMC is reached
+    /// Show power state, last action, and whether the BMC is reachable
     Status {
         /// The Machine's name
         #[arg(value_parser = name)]
         name: String,
     },
-    /// Switch it on
+    /// Power a machine on
     On {
         #[command(flatten)]
         act: PowerAct,
@@ -24,19 +24,19 @@ pub(crate) enum PowerCommand {
         #[arg(long, value_enum)]
         boot: Option<Boot>,
     },
-    /// Ask its system to shut down, and switch it off
+    /// Shut the system down, and power the machine off
     Off {
         #[command(flatten)]
         act: PowerAct,
-        /// Switch off immediately, without asking the system. With --grace-period: switch off when it has
+        /// Power off immediately, without a shutdown of the system. With --grace-period: power off when it has
         /// passed
         #[arg(long)]
         force: bool,
-        /// Switch it off by force if the system has not shut down by then
+        /// Power off by force if the system has not shut down in this time
         #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i32).range(1..))]
         grace_period: Option<i32>,
     },
-    /// Switch it off by force, and on again
+    /// Power a machine off by force, and on again
     Cycle {
         #[command(flatten)]
         act: PowerAct,
@@ -44,7 +44,7 @@ pub(crate) enum PowerCommand {
         #[arg(long, value_enum)]
         boot: Option<Boot>,
     },
-    /// Reset it without a loss of power
+    /// Reset a machine without a loss of power
     Reset {
         #[command(flatten)]
         act: PowerAct,
@@ -56,7 +56,7 @@ pub(crate) enum PowerCommand {
 pub(crate) struct PowerAct {
     /// The Machine's name
     pub(crate) name: MachineName,
-    /// Wait until it is done, or has failed
+    /// Wait until the operation is complete, or has failed
     #[arg(long)]
     pub(crate) wait: bool,
     /// Timeout of the operation [default: 300, off and cycle 600; off with a grace period: at least 120 more
@@ -68,9 +68,9 @@ pub(crate) struct PowerAct {
 /// Device that a machine boots from after power-on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Boot {
-    /// The network, this once
+    /// Network, for this boot only
     Network,
-    /// Whatever its firmware is set to
+    /// Boot order of the firmware
     Default,
 }
 
@@ -84,7 +84,7 @@ Operations and their parameters:
   restartService       service=UNIT, in=slot|host
   packetCapture        interface=NAME, filter=EXPRESSION, seconds=N (30, at most 300), bytes=N (16 MiB, at most 64 MiB)
   applyConfiguration   disruption=deny|allow
-The first three lines are pxed's, the others the agent's on the machine. Any other name is for a program of your own.";
+pxed carries out the first three lines, the agent on the machine the others. Any other name is for your own program.";
 
 /// Commands on MachineOperations.
 #[derive(Debug, Subcommand)]
@@ -92,9 +92,9 @@ pub(crate) enum OperationCommand {
     /// Create an operation: powerCycle, reboot, or any other that a program carries out
     #[command(after_help = KNOWN)]
     Create(OperationCreate),
-    /// One line for each, the oldest first
+    /// One line for each operation, the oldest first
     List,
-    /// Follow one until its end, or what becomes of all of them until Ctrl-C
+    /// Follow one operation until its end, or all operations until Ctrl-C
     Watch {
         /// The operation's name
         #[arg(value_parser = name)]
@@ -109,16 +109,16 @@ pub(crate) struct OperationCreate {
     /// Name of the operation: see below
     #[arg(value_name = "OPERATION", value_parser = operation_name)]
     pub(crate) operation: String,
-    /// The one Machine that it is for
+    /// Machine of the operation
     #[arg(long, value_name = "NAME")]
     pub(crate) machine: Option<MachineName>,
-    /// The Machines that it is for, by their labels as kubectl writes it: rack=a,role!=gpu
+    /// Select Machines by labels, in the syntax of kubectl: rack=a,role!=gpu
     #[arg(long, value_name = "LABELS", conflicts_with = "machine")]
     pub(crate) selector: Option<String>,
     /// Select Machines by fields: spec.provider=manual,metadata.name!=a
     #[arg(long, value_name = "FIELDS", conflicts_with = "machine")]
     pub(crate) field_selector: Option<String>,
-    /// A parameter of the operation; may be repeated
+    /// Parameter of the operation; may be repeated
     #[arg(long = "parameter", value_name = "KEY=VALUE", value_parser = parameter)]
     pub(crate) parameters: Vec<(String, String)>,
     /// Timeout on one Machine [default: the operation's own]
@@ -141,13 +141,14 @@ fn operation_name(text: &str) -> Result<String, String> {
     if text.len() <= 63 && text.chars().all(plain) && text.starts_with(ends) && text.ends_with(ends) {
         return Ok(text.to_owned());
     }
-    Err("such as powerCycle: 1 to 63 of A-Z, a-z, 0-9, '-' and '.', not first or last '-' or '.'".to_owned())
+    Err("use 1 to 63 of A-Z, a-z, 0-9, '-' and '.', without '-' or '.' first or last, such as powerCycle"
+        .to_owned())
 }
 
 fn parameter(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err("write KEY=VALUE".to_owned()),
+        _ => Err("use KEY=VALUE".to_owned()),
     }
 }
 
@@ -159,18 +160,18 @@ pub(crate) enum BmcCommand {
     Probe(ProbeArguments),
 }
 
-/// Which controller, and as whom.
+/// Address, protocol and login of a management controller.
 #[derive(Debug, Args)]
 pub(crate) struct ProbeArguments {
     /// Address in the form of a Machine's bmc.address: host, host:port, or the URL of a Redfish service
     pub(crate) address: String,
-    /// The protocol that it is asked in
+    /// Protocol of the requests
     #[arg(long, value_enum, default_value_t = Protocol::Redfish)]
     pub(crate) protocol: Protocol,
     /// User name for the login; without it, only public data is shown
     #[arg(long, value_name = "NAME")]
     pub(crate) username: Option<String>,
-    /// A file with the password, `-` for standard input [default: it is asked for]
+    /// File with the password, `-` for standard input [default: ask for the password]
     #[arg(long, value_name = "FILE", requires = "username")]
     pub(crate) password_file: Option<PathBuf>,
     /// System to probe, if a Redfish service has several
@@ -179,10 +180,10 @@ pub(crate) struct ProbeArguments {
     /// Send the password without verifying the BMC's certificate
     #[arg(long, group = "trust")]
     pub(crate) insecure: bool,
-    /// Believe the certificate with this public key, as an earlier probe showed it: sha256:...
+    /// Accept the certificate with this public key, as an earlier probe showed it: sha256:...
     #[arg(long, value_name = "PIN", group = "trust")]
     pub(crate) pin: Option<Digest>,
-    /// Believe a certificate that these authorities have signed (PEM)
+    /// Accept certificates of these certificate authorities (PEM)
     #[arg(long, value_name = "FILE", group = "trust")]
     pub(crate) ca_file: Option<PathBuf>,
 }

@@ -46,7 +46,7 @@ pub(crate) fn again(global: &Global) -> String {
 /// Commands that only pxed answers. They do not accept flags that name a cluster.
 const PXED: [&str; 3] = ["bedplate explain ", "bedplate discovered", "bedplate machine token "];
 
-/// A hint whose commands ask the same again; a BMC is asked without anybody.
+/// Returns a hint whose commands have the flags of the same target. Probes of a BMC have no target.
 pub(crate) fn aimed(hint: &str, global: &Global) -> String {
     let again = again(global);
     let asks_pxed =
@@ -63,7 +63,7 @@ fn names_cluster(global: &Global) -> bool {
     global.kubeconfig.is_some() || global.context.is_some()
 }
 
-/// The socket for what only pxed can answer.
+/// Returns the socket, for requests that only pxed can answer.
 pub(crate) fn socket(global: &Global) -> PathBuf {
     global.socket.clone().unwrap_or_else(|| DEFAULT_SOCKET.into())
 }

@@ -1,4 +1,4 @@
-//! Asks the cluster for objects, makes operations and edits there, with the kubeconfig and context that the
+//! Reads and edits objects in the cluster, and creates operations, with the kubeconfig and context that the
 //! caller named or kubectl would use.
 
 use std::borrow::Cow;
@@ -35,14 +35,14 @@ pub(crate) enum AskClusterError {
     Kubeconfig(Option<PathBuf>, #[source] Mistake),
     #[error("cannot use context {context:?} of the kubeconfig{}", .path.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default())]
     Context { context: String, path: Option<PathBuf>, source: Mistake },
-    #[error("cannot ask the cluster by a proxy")]
+    #[error("cannot use the proxy of the environment")]
     Proxy(#[source] ConfigureError),
-    #[error("cannot make a client for the cluster of the kubeconfig")]
+    #[error("cannot create a client for the cluster of the kubeconfig")]
     Client(#[source] Box<kube::Error>),
     #[error("the cluster has no {kind} {name:?}")]
     NotFound { kind: String, name: String },
     /// `asked`: verb and resource, as `kubectl auth can-i` takes them.
-    #[error("the cluster refuses: {message}")]
+    #[error("the cluster rejected the request: {message}")]
     Refused { code: u16, message: String, asked: String },
     #[error("cannot {asked} in the cluster")]
     Reach { asked: String, source: Box<dyn std::error::Error + Send + Sync> },
@@ -53,7 +53,7 @@ fn asked<K: Resource<DynamicType = ()>>(verb: &str) -> String {
     format!("{verb} {}.{}", K::plural(&()), K::group(&()))
 }
 
-/// kube would print a refusal three times over.
+/// Converts an error of kube, which would print a rejection three times.
 pub(crate) fn failed(error: kube::Error, asked: String) -> AskClusterError {
     match error {
         kube::Error::Api(status) => refused(&status, asked),
@@ -64,7 +64,7 @@ pub(crate) fn failed(error: kube::Error, asked: String) -> AskClusterError {
 fn refused(status: &Status, asked: String) -> AskClusterError {
     let message = match asked.split_once(' ') {
         // For an unknown kind the API server only answers "404 page not found".
-        Some((_, kind)) if is_unknown_kind(status) => format!("it does not serve {kind}"),
+        Some((_, kind)) if is_unknown_kind(status) => format!("{kind} is not served"),
         _ => status.message.clone(),
     };
     AskClusterError::Refused { code: status.code, message, asked }
@@ -96,28 +96,28 @@ impl AskClusterError {
             Self::Context { source, .. } | Self::Kubeconfig(Some(_), source) => source.remedy,
             Self::Kubeconfig(None, source) if !source.is_absent => source.remedy,
             Self::Kubeconfig(None, _) => {
-                "pxed's socket is not there either: is pxed running here (systemctl status pxed)? Name its socket with --socket, or a cluster with --kubeconfig"
+                "pxed's socket does not exist either; check pxed with `systemctl status pxed`, or name its socket with --socket, or a cluster with --kubeconfig"
             }
-            Self::NotFound { kind, .. } if kind == "Machine" => {
-                "`bedplate machine list` shows those that are there"
+            Self::NotFound { kind, .. } if kind == "Machine" => "see `bedplate machine list`",
+            Self::NotFound { kind, .. } if kind == "MachineConfiguration" => "see `bedplate config list`",
+            Self::NotFound { .. } => "see `bedplate operation list`",
+            Self::Refused { code: 404, .. } => {
+                "check that the kinds are installed; `bedplate install` installs them"
             }
-            Self::NotFound { kind, .. } if kind == "MachineConfiguration" => {
-                "`bedplate config list` shows those that are there"
-            }
-            Self::NotFound { .. } => "`bedplate operation list` shows those that are there",
-            Self::Refused { code: 404, .. } => "are the kinds installed? `bedplate install` does it",
             Self::Refused { code: 401 | 403, asked, .. } => {
-                return Some(format!("may this user do that? kubectl auth can-i {asked}").into());
+                return Some(
+                    format!("check the permission of this user: `kubectl auth can-i {asked}`").into(),
+                );
             }
             Self::Reach { .. } => {
-                "is it reached? `kubectl version` with the same kubeconfig and context; a pxed is asked with --socket"
+                "check the connection with `kubectl version` and the same kubeconfig and context; to ask a pxed, use --socket"
             }
             Self::Proxy(_) => "correct the variable, or add the API server to NO_PROXY",
             Self::Client(source) if matches!(**source, kube::Error::ProxyProtocolUnsupported { .. }) => {
                 "set proxy-url in the kubeconfig, or HTTPS_PROXY, to a supported proxy: http://, https:// or socks5://"
             }
             Self::Client(_) => {
-                "check users[].user in it: is the program of exec.command installed here, does the file of tokenFile exist?"
+                "check users[].user in the kubeconfig: the program of exec.command must be installed, and the file of tokenFile must exist"
             }
             Self::Refused { .. } => return None,
         };
@@ -128,7 +128,7 @@ impl AskClusterError {
     pub(crate) fn may_have_happened(&self) -> bool {
         match self {
             Self::Reach { source, .. } => !is_unconnected(&**source),
-            // Sent by a proxy before the API server, or by a server that did not wait for the result.
+            // Sent by a proxy in front of the API server, or by a server that did not wait for the result.
             Self::Refused { code, .. } => matches!(code, 502 | 504),
             Self::Kubeconfig(..)
             | Self::Context { .. }
@@ -163,13 +163,13 @@ fn kubeconfig_of(global: &Global) -> Result<Kubeconfig, KubeconfigError> {
     }
 }
 
-/// The API server that is asked, as the kubeconfig names it.
+/// Returns the API server that the kubeconfig names.
 pub(crate) fn server(global: &Global) -> Option<String> {
     let file = kubeconfig_of(global).ok()?;
     kubeconfig::server(&file, global.context.as_deref()).map(str::to_owned)
 }
 
-/// A client for the cluster; nothing is asked yet.
+/// Returns a client for the cluster. Sends no request.
 pub(crate) async fn client(global: &Global) -> Result<Client, AskClusterError> {
     let error = |error: KubeconfigError| {
         let (path, source) =
@@ -206,14 +206,14 @@ pub(crate) async fn objects<K: Kind>(client: &Client) -> Result<Vec<K>, AskClust
     Ok(found.items.into_iter().map(|BoundedTimes(object)| object).collect())
 }
 
-/// Every object of a kind, in the form of pxed's answer.
+/// Returns every object of a kind, in the form of pxed's answer.
 pub(crate) async fn list<K: Kind>(client: &Client) -> Result<Value, AskClusterError> {
     let items = objects::<K>(client).await?;
     let (version, kind) = (K::api_version(&()), format!("{}List", K::kind(&())));
     Ok(json!({ "apiVersion": version, "kind": kind, "items": items }))
 }
 
-/// One object.
+/// Returns one object.
 pub(crate) async fn get<K: Kind>(client: &Client, name: &str) -> Result<K, AskClusterError> {
     let found = Api::<BoundedTimes<K>>::all(client.clone()).get(name).await;
     found.map(|BoundedTimes(object)| object).map_err(|error| match error {
@@ -240,7 +240,7 @@ where
     }
 }
 
-/// Makes an object.
+/// Creates an object.
 pub(crate) async fn create<K: Kind>(client: &Client, object: &K) -> Result<K, AskClusterError> {
     let made = Api::<K>::all(client.clone()).create(&PostParams::default(), object).await;
     made.map_err(|error| failed(error, asked::<K>("create")))
@@ -288,10 +288,10 @@ async fn patched<K: Kind>(
     written.map(|BoundedTimes(object)| object).map_err(|error| failed(error, asked::<K>("patch")))
 }
 
-/// Deletes a Node, if it still is the one that was seen; one that is gone is gone.
+/// Deletes a Node, if it still is the one that was read. A Node that does not exist is not an error.
 pub(crate) async fn delete_node(client: &Client, node: &NodeRef) -> Result<(), AskClusterError> {
     let kind = GroupVersionKind::gvk("", "v1", "Node");
-    // A Node with a finalizer is in the answer, with times that root of its host may have chosen.
+    // The answer has a Node with a finalizer. Root of its host may have chosen the times in it.
     let api = Api::<BoundedTimes<DynamicObject>>::all_with(client.clone(), &ApiResource::from_gvk(&kind));
     let preconditions = Preconditions { uid: Some(node.uid.clone()), resource_version: None };
     let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };

@@ -19,8 +19,8 @@ pub(crate) struct Mistake {
     pub(crate) is_absent: bool,
 }
 
-const CONTEXTS: &str = "`kubectl config get-contexts` shows those that are there; name one with --context";
-const CORRECT: &str = "correct it there, or name another file with --kubeconfig";
+const CONTEXTS: &str = "list the contexts with `kubectl config get-contexts`, and name one with --context";
+const CORRECT: &str = "correct the kubeconfig, or name another file with --kubeconfig";
 
 /// Converts kube's error about the file at `named`, or about the default file.
 pub(crate) fn mistake(error: &KubeconfigError, named: Option<&Path>) -> Mistake {
@@ -29,46 +29,48 @@ pub(crate) fn mistake(error: &KubeconfigError, named: Option<&Path>) -> Mistake 
         KubeconfigError::ReadConfig(problem, path) => {
             let is_absent = problem.kind() == std::io::ErrorKind::NotFound;
             let remedy = if is_absent {
-                "is that the right path? --kubeconfig and the variable KUBECONFIG name others"
+                "check the path, or name another file with --kubeconfig or in the variable KUBECONFIG"
             } else {
-                "may this user read it, and is it a file?"
+                "check that it is a file that this user may read"
             };
             let place =
                 if named == Some(path.as_path()) { String::new() } else { format!("{}: ", path.display()) };
             Mistake { why: format!("{place}{problem}"), remedy, is_absent }
         }
         KubeconfigError::FindPath => Mistake {
-            why: "there is no home directory to look in".to_owned(),
+            why: "there is no home directory".to_owned(),
             remedy: "name a file with --kubeconfig or in the variable KUBECONFIG",
             is_absent: true,
         },
         KubeconfigError::Parse(problem) => {
             let problem = problem.without_snippet().to_string();
             let problem = problem.lines().next().unwrap_or_default().trim_start_matches("error: ");
-            mistake(format!("its YAML: {problem}"), "correct that line; is it a kubeconfig?")
+            mistake(
+                format!("invalid YAML: {problem}"),
+                "correct that line, and check that the file is a kubeconfig",
+            )
         }
-        KubeconfigError::CurrentContextNotSet => mistake("it has no current-context".to_owned(), CONTEXTS),
-        KubeconfigError::LoadContext(name) => mistake(format!("it has no context {name:?}"), CONTEXTS),
-        KubeconfigError::LoadClusterOfContext(name) => mistake(
-            format!("its context names the cluster {name:?}, and there is none of that name under clusters"),
-            CORRECT,
-        ),
-        KubeconfigError::MissingClusterUrl => mistake("its cluster has no server".to_owned(), CORRECT),
+        KubeconfigError::CurrentContextNotSet => mistake("current-context is not set".to_owned(), CONTEXTS),
+        KubeconfigError::LoadContext(name) => mistake(format!("context {name:?} does not exist"), CONTEXTS),
+        KubeconfigError::LoadClusterOfContext(name) => {
+            mistake(format!("cluster {name:?} of the context does not exist"), CORRECT)
+        }
+        KubeconfigError::MissingClusterUrl => mistake("cluster has no server".to_owned(), CORRECT),
         KubeconfigError::ParseClusterUrl(problem) => {
-            mistake(format!("its cluster's server is no URL: {problem}"), CORRECT)
+            mistake(format!("server of the cluster is not a URL: {problem}"), CORRECT)
         }
         KubeconfigError::LoadCertificateAuthority(problem) => {
-            mistake(loaded("its cluster's certificate-authority", problem), CORRECT)
+            mistake(loaded("cluster's certificate-authority", problem), CORRECT)
         }
         KubeconfigError::LoadClientCertificate(problem) => {
-            mistake(loaded("its user's client-certificate", problem), CORRECT)
+            mistake(loaded("user's client-certificate", problem), CORRECT)
         }
-        KubeconfigError::LoadClientKey(problem) => mistake(loaded("its user's client-key", problem), CORRECT),
+        KubeconfigError::LoadClientKey(problem) => mistake(loaded("user's client-key", problem), CORRECT),
         KubeconfigError::ParseCertificates(_) => {
-            mistake("its cluster's certificate-authority is no PEM".to_owned(), CORRECT)
+            mistake("cluster's certificate-authority is not PEM".to_owned(), CORRECT)
         }
         KubeconfigError::ParseProxyUrl(problem) => {
-            mistake(format!("its cluster's proxy-url is not a URL: {problem}"), CORRECT)
+            mistake(format!("cluster's proxy-url is not a URL: {problem}"), CORRECT)
         }
         other => mistake(other.to_string(), CORRECT),
     }
@@ -82,7 +84,7 @@ fn loaded(field: &str, problem: &LoadDataError) -> String {
     }
 }
 
-/// The API server of this context, or of the current one.
+/// Returns the API server of this context, or of the current one.
 pub(crate) fn server<'a>(file: &'a Kubeconfig, context: Option<&str>) -> Option<&'a str> {
     cluster(file, context)?.server.as_deref()
 }
@@ -121,22 +123,32 @@ mod tests {
     #[tokio::test]
     async fn a_mistake_is_named_with_its_field_and_a_remedy() {
         for (from, to, field, remedy) in [
-            ("current-context: x\n", "", "no current-context", "--context"),
-            ("current-context: x", "current-context: y", "no context \"y\"", "get-contexts"),
-            ("cluster: c,", "cluster: d,", "the cluster \"d\"", "--kubeconfig"),
-            ("'https://10.0.0.1:6443'", "'h t'", "server is no URL", "correct it"),
-            ("10.0.0.1:6443'", "10.0.0.1:6443', proxy-url: 'h t'", "proxy-url is not a URL", "correct it"),
+            ("current-context: x\n", "", "current-context is not set", "--context"),
+            ("current-context: x", "current-context: y", "context \"y\" does not exist", "get-contexts"),
+            ("cluster: c,", "cluster: d,", "cluster \"d\" of the context", "--kubeconfig"),
+            (
+                "'https://10.0.0.1:6443'",
+                "'h t'",
+                "server of the cluster is not a URL",
+                "correct the kubeconfig",
+            ),
+            (
+                "10.0.0.1:6443'",
+                "10.0.0.1:6443', proxy-url: 'h t'",
+                "proxy-url is not a URL",
+                "correct the kubeconfig",
+            ),
             (
                 "10.0.0.1:6443'",
                 "10.0.0.1:6443', certificate-authority: /nope",
                 "certificate-authority /nope: No such file",
-                "correct it",
+                "correct the kubeconfig",
             ),
             (
                 "10.0.0.1:6443'",
                 "10.0.0.1:6443', certificate-authority-data: '!'",
                 "certificate-authority-data is not base64",
-                "correct it",
+                "correct the kubeconfig",
             ),
         ] {
             let text = failure_of(&GOOD.replace(from, to)).await;

@@ -28,11 +28,11 @@ pub(crate) enum AskPxedError {
     Connect { path: PathBuf, source: std::io::Error },
     #[error("pxed at {} does not speak HTTP", .path.display())]
     Speak { path: PathBuf, source: hyper::Error },
-    #[error("the answer of pxed broke off or is too long")]
+    #[error("the answer of pxed is incomplete or too long")]
     Read(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("pxed did not answer within {} s", REQUEST_TIMEOUT.as_secs())]
     Late,
-    #[error("pxed refuses: {message} ({reason})")]
+    #[error("pxed rejected the request: {message} ({reason})")]
     Refused { reason: String, message: String },
     #[error("pxed answered {0}")]
     Status(StatusCode),
@@ -45,13 +45,13 @@ impl AskPxedError {
     pub(crate) fn hint(&self, cluster: bool) -> Option<&'static str> {
         match self {
             Self::Connect { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => Some(
-                "the socket is for root and its group, `bedplate` by default: try sudo, or join the group",
+                "only root and the group of the socket (default: `bedplate`) may use it; use sudo, or join the group",
             ),
             Self::Connect { .. } | Self::Late if cluster => Some(
-                "is it running (systemctl status pxed)? Name another socket with --socket, or instead a cluster with --context",
+                "check pxed with `systemctl status pxed`, or name another socket with --socket, or a cluster with --context",
             ),
             Self::Connect { .. } | Self::Late => Some(
-                "only pxed knows this: is it running here (systemctl status pxed)? Name another socket with --socket",
+                "only pxed has this data; check pxed with `systemctl status pxed`, or name another socket with --socket",
             ),
             Self::Refused { reason, .. } => match AdminRefusal::parse(reason)? {
                 refusal @ (AdminRefusal::NotFound
@@ -61,9 +61,9 @@ impl AskPxedError {
                 _ => None,
             },
             Self::Speak { .. } | Self::Status(_) | Self::Json(_) => Some(
-                "is that pxed's socket, and is pxed of the same release as this (`bedplate --version`, `pxed --version`)?",
+                "check that this is pxed's socket, and that both programs have the same release: `bedplate --version`, `pxed --version`",
             ),
-            Self::Read(_) => Some("ask again; pxed's log may say why: `journalctl -u pxed`"),
+            Self::Read(_) => Some("repeat the command; pxed's log may have the cause: `journalctl -u pxed`"),
         }
     }
 
@@ -135,7 +135,7 @@ async fn exchange(socket: &Path, method: Method, path: &str, body: Bytes) -> Res
     }
 }
 
-/// One part of a path, every other byte escaped (RFC 3986, 2.1).
+/// Returns one part of a path, with reserved bytes escaped (RFC 3986, 2.1).
 pub(crate) fn escape(part: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte);
     part.bytes()
@@ -150,7 +150,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Answers one request with these bytes and gives what was asked.
+    /// Answers one request with these bytes. Returns the request.
     pub(crate) fn pxed(
         answer: &'static str,
     ) -> (tempfile::TempDir, PathBuf, std::thread::JoinHandle<String>) {
@@ -181,7 +181,7 @@ pub(crate) mod tests {
             "HTTP/1.1 404 Not Found\r\nContent-Length: 36\r\n\r\n{\"reason\":\"NotFound\",\"message\":\"no\"}",
         );
         let error = get(&path, "/v1/machines/x").await.unwrap_err();
-        assert_eq!(error.to_string(), "pxed refuses: no (NotFound)");
+        assert_eq!(error.to_string(), "pxed rejected the request: no (NotFound)");
         assert!(error.hint(true).unwrap().contains("machine list"));
     }
 
@@ -218,7 +218,7 @@ pub(crate) mod tests {
         let error = post(&path, "/v1/operations", &serde_json::json!({})).await.unwrap_err();
         assert_eq!(
             error.to_string(),
-            "pxed refuses: operations are for group bedplate-admin; use sudo (Forbidden)"
+            "pxed rejected the request: operations are for group bedplate-admin; use sudo (Forbidden)"
         );
         assert!(error.is_final() && !error.may_have_happened());
     }

@@ -45,7 +45,7 @@ pub(super) struct Release {
 pub(super) enum RefuseRelease {
     #[error("Machine {machine} holds no claim")]
     NotHeld { machine: String },
-    #[error("MachineClaim {machine} is being deleted; the host releases itself")]
+    #[error("MachineClaim {machine} is being deleted; the agent releases the host")]
     Deleting { machine: String },
     #[error("the claimant of Machine {machine} exists: BedplateMachine {namespace}/{name}")]
     ClaimantExists { machine: String, namespace: String, name: String },
@@ -61,7 +61,7 @@ pub(super) enum RefuseRelease {
     NoClaimant { machine: String },
     #[error("the BMC of Machine {machine} reports On")]
     PoweredOn { machine: String },
-    #[error("the agent of Machine {machine} was heard at {heard}")]
+    #[error("the agent of Machine {machine} reported at {heard}")]
     Heard { machine: String, heard: Timestamp },
 }
 
@@ -80,9 +80,9 @@ impl RefuseRelease {
             )
         };
         match self {
-            Self::NotHeld { .. } => "`bedplate claim list` shows the hosts that are held".to_owned(),
+            Self::NotHeld { .. } => "see `bedplate claim list` for the claimed hosts".to_owned(),
             Self::Deleting { machine } => format!(
-                "`bedplate claim explain {machine}` has the state; of a silent host that is off: `bedplate claim release {machine} --host-is-off`"
+                "see `bedplate claim explain {machine}`; if the host is powered off: `bedplate claim release {machine} --host-is-off`"
             ),
             Self::ClaimantExists { namespace, name, .. } | Self::NotDeleting { namespace, name, .. } => {
                 delete(namespace, name)
@@ -91,20 +91,20 @@ impl RefuseRelease {
                 "ask a user who may read it: `kubectl -n {namespace} get bedplatemachines.infrastructure.cluster.x-k8s.io {name}`"
             ),
             Self::NoClaim { machine } | Self::NoClaimant { machine } => {
-                format!("to have the host emptied: `bedplate claim release {machine}`")
+                format!("to empty the host: `bedplate claim release {machine}`")
             }
             Self::PoweredOn { machine } => {
                 format!("power it off first: `bedplate power off {machine} --force`")
             }
             Self::Heard { .. } => format!(
-                "power the host off, and wait until its agent was silent for {} minutes; if that time is in the future, compare the clocks, then see docs/reference/infrastructure-provider.md#confirm-that-a-host-is-off",
+                "power the host off, and wait until its agent has not reported for {} minutes; if that time is in the future, compare the clocks, then see docs/reference/infrastructure-provider.md#confirm-that-a-host-is-off",
                 SILENCE_TIMEOUT.as_secs() / 60
             ),
         }
     }
 }
 
-/// Decides whether a user may have a host emptied although no deleted claim says so.
+/// Decides whether a user may empty a host without a deleted claim.
 ///
 /// # Errors
 /// The host holds no claim, or its claimant exists.
@@ -116,9 +116,9 @@ pub(super) fn release(facts: &Facts<'_>) -> Result<Release, RefuseRelease> {
         let why = "its MachineClaim is missing";
         return Ok(emptied(facts, &held.provider_id, &held.claimant.to_string(), why));
     };
-    // The claim object of the host's claim is gone, and another one has its name.
+    // The claim object of the host's claim is deleted, and another one has its name.
     if let Some(held) = held.filter(|held| held.provider_id != claim.spec.provider_id) {
-        let why = format!("its MachineClaim is gone; the present one is {}", claim.spec.provider_id);
+        let why = format!("its MachineClaim does not exist; the current one is {}", claim.spec.provider_id);
         return Ok(emptied(facts, &held.provider_id, &held.claimant.to_string(), &why));
     }
     if claim.metadata.deletion_timestamp.is_some() {
@@ -147,17 +147,17 @@ fn emptied(facts: &Facts<'_>, id: &str, claimant: &str, why: &str) -> Release {
         "The agent stops the slot and empties both slots. Everything in them is lost. With release Wipe it also reboots the host and wipes its state disk.".to_owned(),
     ];
     if facts.machine.spec.paused {
-        consequences.push("The Machine is paused: the agent starts when it is unpaused.".to_owned());
+        consequences.push("The Machine is paused. The agent starts when the Machine is unpaused.".to_owned());
     }
     if !is_heard(facts) {
         consequences
-            .push("The agent was not heard for 15 minutes: it starts when the host is up.".to_owned());
+            .push("The agent has not reported for 15 minutes. It starts when the host is up.".to_owned());
     }
     let holds_it =
         matches!(facts.claimant, ClaimantSeen::Present { provider_id: Some(own), .. } if own == id);
     if holds_it {
         consequences.push(format!(
-            "BedplateMachine {claimant} exists and names this claim. Delete it; until then its provider may make the claim again."
+            "BedplateMachine {claimant} exists and names this claim. Delete it; otherwise its provider may create the claim again."
         ));
     }
     let question = format!("empty Machine {machine} and end claim {id}?");
@@ -183,7 +183,7 @@ pub(super) fn confirm_off(facts: &Facts<'_>) -> Result<Release, RefuseRelease> {
     }
     let consequences = vec![
         format!("The claimant {claimant} of Machine {machine} is deleted without the release of its host."),
-        "The host stays held. It empties itself at its next boot, and wipes its state disk if the claim asks for it. It is claimed again only after that.".to_owned(),
+        "The host stays held. At its next boot the agent empties it, and wipes its state disk if the claim requires this. It cannot be claimed before that.".to_owned(),
         "If the host is not off, two machines may act as one Node. Power it on only while the API server answers.".to_owned(),
     ];
     let question = format!("confirm that the host of Machine {machine} is powered off?");
@@ -382,7 +382,7 @@ mod tests {
         let consequences_of =
             |machine: &Machine| release(&facts(machine, None, &claimant)).unwrap().consequences.join(" ");
         let text = consequences_of(&paused);
-        for part in ["is paused", "was not heard", "may make the claim again"] {
+        for part in ["is paused", "has not reported", "may create the claim again"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         paused.spec.paused = false;

@@ -1,4 +1,4 @@
-//! Pure: a configuration's versions as rows, and which two of them to compare.
+//! Pure: a configuration's versions as rows, and the choice of two for a comparison.
 
 use bedplate_api::version::MachineConfigurationVersion;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::ConfigureError;
 use crate::changes::changes;
 use crate::render::{Described, Row};
 
-/// Every version, from the newest on.
+/// Returns every version, the newest first.
 pub(crate) fn rows(described: &Described) -> Vec<Row> {
     let mut versions: Vec<&MachineConfigurationVersion> = described.versions.iter().collect();
     versions.sort_by_key(|version| std::cmp::Reverse(version.spec.version));
@@ -29,7 +29,7 @@ fn row(described: &Described, version: &MachineConfigurationVersion, before: Opt
     }
 }
 
-/// The version of this number.
+/// Returns the version with this number.
 pub(crate) fn find(
     described: &Described,
     number: i64,
@@ -40,9 +40,9 @@ pub(crate) fn find(
         numbers.sort_unstable();
         let numbers: Vec<String> = numbers.iter().map(|number| format!("v{number}")).collect();
         let there = if numbers.is_empty() {
-            "there is none".to_owned()
+            "no version exists".to_owned()
         } else {
-            format!("there are {}", numbers.join(", "))
+            format!("existing versions: {}", numbers.join(", "))
         };
         ConfigureError::NoVersion { name: described.name(), version: number, there }
     })
@@ -65,17 +65,17 @@ pub(crate) fn pair(
     Ok((from, to))
 }
 
-/// The newest version.
+/// Returns the newest version.
 pub(crate) fn newest(described: &Described) -> Result<&MachineConfigurationVersion, ConfigureError> {
     let newest = described.versions.iter().max_by_key(|version| version.spec.version);
     newest.ok_or_else(|| ConfigureError::NoVersion {
         name: described.name(),
         version: 1,
-        there: "none was made yet".to_owned(),
+        there: "no version was created yet".to_owned(),
     })
 }
 
-/// The one before a number that is there.
+/// Returns the newest version before a number.
 pub(crate) fn before(
     described: &Described,
     number: i64,

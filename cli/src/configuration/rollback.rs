@@ -25,7 +25,7 @@ use crate::render::{self, Described};
 /// is an update.
 const CLIENT_SIDE: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Runs it against a cluster.
+/// Rolls back in a cluster.
 pub(crate) async fn run(
     client: &Client,
     described: &Described,
@@ -76,7 +76,7 @@ async fn of_configuration(
         return print(
             page,
             &json!(configuration),
-            &format!("{name} is as {} already\n", version_name(target)),
+            &format!("{name} already has the template of {}\n", version_name(target)),
         );
     }
     let now = format!("{name} now");
@@ -93,7 +93,7 @@ async fn of_configuration(
     print(
         page,
         &json!(written),
-        &format!("MachineConfiguration {name} has the template of {} again\n", version_name(target)),
+        &format!("MachineConfiguration {name} rolled back to the template of {}\n", version_name(target)),
     )
 }
 
@@ -105,20 +105,20 @@ pub(crate) fn consequences(described: &Described, target: &MachineConfigurationV
     let latest = latest.max(newest.map_or(0, |version| version.spec.version));
     let mut facts = vec![match newest.filter(|newest| !is_deployed(newest)) {
         Some(newest) => format!(
-            "no Machine has used {} yet: it takes the template of v{}",
+            "no Machine has used {} yet; it gets the template of v{}",
             version_name(newest),
             target.spec.version
         ),
         None => {
             let next = bedplate_api::version::version_name(&name, latest + 1);
-            format!("{next} is made, with the template of v{}", target.spec.version)
+            format!("{next} is created with the template of v{}", target.spec.version)
         }
     }];
     let users = described.machines.iter().filter(|machine| !machine.is_pinned()).count();
     let strategy = &configuration.spec.update_strategy;
     facts.push(match strategy.type_ {
         UpdateStrategyType::OnDelete => format!(
-            "{users} Machines run on as they are; each gets it when its Node is deleted (updateStrategy OnDelete), or alone and \
+            "{users} Machines are not changed; each is repaved when its Node is deleted (updateStrategy OnDelete); to repave one \
              immediately: `bedplate config rollback {name} --to {} --machine MACHINE --delete-node`",
             target.spec.version
         ),
@@ -126,7 +126,7 @@ pub(crate) fn consequences(described: &Described, target: &MachineConfigurationV
             let most = strategy.rolling_update.as_ref().map_or_else(|| "1".to_owned(), |rolling| {
                 json!(rolling.max_unavailable).to_string().replace('"', "")
             });
-            format!("{users} Machines get it one after the other (updateStrategy RollingUpdate, maxUnavailable {most})")
+            format!("{users} Machines are updated one after the other (updateStrategy RollingUpdate, maxUnavailable {most})")
         }
     });
     let pinned: Vec<&str> = described
@@ -136,10 +136,10 @@ pub(crate) fn consequences(described: &Described, target: &MachineConfigurationV
         .map(|machine| machine.name.as_str())
         .collect();
     if !pinned.is_empty() {
-        facts.push(format!("named in configurationRef, hence not touched: {}", pinned.join(", ")));
+        facts.push(format!("not changed, because configurationRef names a version: {}", pinned.join(", ")));
     }
     facts.extend(owner(configuration).map(|manager| {
-        format!("the template is applied by {manager}, which writes its own again the next time: change it there too")
+        format!("the template is applied by {manager}, which will overwrite this change; change the template there too")
     }));
     facts
 }
@@ -183,9 +183,9 @@ async fn of_machine(
         None => facts.iter().for_each(|fact| Progress::new().note(&render::clean(fact))),
     }
     let question = if arguments.delete_node {
-        format!("name {wanted} in Machine {name} and delete its Node, with the Pods on it?")
+        format!("set {wanted} in Machine {name} and delete its Node, with the Pods on it?")
     } else {
-        format!("name {wanted} in Machine {name}?")
+        format!("set {wanted} in Machine {name}?")
     };
     confirm(page, arguments.yes, &question)?;
     let reference = ConfigurationRef { name: described.name(), version: Some(target.spec.version) };
@@ -195,19 +195,19 @@ async fn of_machine(
     ]);
     let written = cluster::edit::<Machine>(client, &name, patch).await;
     let written = written.map_err(|error| changed(error, &format!("Machine {name}")))?;
-    let mut text = format!("Machine {name} names {wanted}\n");
+    let mut text = format!("Machine {name} references {wanted}\n");
     match node {
         Some(node) => {
             cluster::delete_node(client, &node)
                 .await
                 .map_err(|error| changed(error, &format!("Node {}", node.name)))?;
             text.push_str(&format!(
-                "Node {} deleted: `bedplate machine explain {name}` shows the progress\n",
+                "Node {} deleted; follow the repave: `bedplate machine explain {name}`\n",
                 node.name
             ));
         }
         None => text.push_str(&format!(
-            "it comes with a repave: `kubectl drain {name}`, then `kubectl delete node {name}`\n"
+            "to repave the host: `kubectl drain {name}`, then `kubectl delete node {name}`\n"
         )),
     }
     print(page, &json!(written), &text)
@@ -263,21 +263,21 @@ fn pin_consequences(machine: &Machine, target: &MachineConfigurationVersion, del
     let runs =
         status.applied.as_ref().is_some_and(|applied| (applied.name.as_str(), applied.version) == wanted);
     let mut facts = vec![match (&status.node_ref, delete) {
-        _ if runs => format!("{name} runs {} already; named, it stays with it", version_name(target)),
-        (None, _) => format!("{name} has no Node: it is paved with what is named"),
+        _ if runs => format!("{name} already runs {}, and stays on it", version_name(target)),
+        (None, _) => format!("{name} has no Node; it is paved with this version"),
         (Some(_), true) => format!(
             "the Node is deleted without a drain (run `kubectl drain {name}` first to spare its Pods), and the host is repaved"
         ),
-        (Some(_), false) => "the node runs on as it is until its Node is deleted".to_owned(),
+        (Some(_), false) => "the node runs unchanged until its Node is deleted".to_owned(),
     }];
     let others = machine.spec.configuration_ref.as_ref().map(|named| &named.name);
     let others = others.or(status.selected.as_ref().map(|selected| &selected.name));
     if let Some(other) = others.filter(|other| **other != target.spec.configuration_name) {
-        facts.push(format!("until now it has another MachineConfiguration, {other}"));
+        facts.push(format!("{name} uses MachineConfiguration {other} until now"));
     }
-    facts.push("it stays with this version, whatever is edited, until `version` is taken out of spec.configurationRef".to_owned());
+    facts.push("{name} ignores later edits until `version` is removed from spec.configurationRef".to_owned());
     if machine.spec.paused {
-        facts.push("it is paused: nothing happens until it is not".to_owned());
+        facts.push("{name} is paused; nothing changes until it is unpaused".to_owned());
     }
     facts
 }
@@ -339,14 +339,14 @@ mod tests {
     fn h7_what_a_rollback_does_is_said_before_it_is_done() {
         let on_delete = described(&json!({}), &[(3, true), (2, true)]);
         let facts = consequences(&on_delete, history::find(&on_delete, 2).unwrap());
-        assert_eq!(facts[0], "w-v6 is made, with the template of v2", "no number is used twice");
-        assert!(facts[1].starts_with("1 Machines run on as they are"), "{facts:?}");
-        assert_eq!(facts[2], "named in configurationRef, hence not touched: b");
+        assert_eq!(facts[0], "w-v6 is created with the template of v2", "no number is used twice");
+        assert!(facts[1].starts_with("1 Machines are not changed"), "{facts:?}");
+        assert_eq!(facts[2], "not changed, because configurationRef names a version: b");
         assert!(facts[3].contains("applied by argocd"), "{facts:?}");
         let rolling = json!({ "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": "10%" } });
         let unused = described(&rolling, &[(3, false), (2, true)]);
         let facts = consequences(&unused, history::find(&unused, 2).unwrap());
-        assert_eq!(facts[0], "no Machine has used w-v3 yet: it takes the template of v2");
+        assert_eq!(facts[0], "no Machine has used w-v3 yet; it gets the template of v2");
         assert!(facts[1].contains("maxUnavailable 10%"), "{facts:?}");
     }
 
@@ -355,7 +355,7 @@ mod tests {
         let mut described = described(&json!({}), &[(3, true), (2, true)]);
         let of = |described: &Described| {
             let facts = consequences(described, history::find(described, 2).unwrap());
-            facts.into_iter().find(|fact| fact.contains("writes its own again"))
+            facts.into_iter().find(|fact| fact.contains("will overwrite this change"))
         };
         described.configuration.metadata.managed_fields = None;
         assert_eq!(of(&described), None);
@@ -399,7 +399,7 @@ mod tests {
         };
         let worker = runs(json!({ "version": "v1.34.4", "joinConfiguration": {} }));
         assert_eq!(node_to_delete(&joined, Some(&worker)).unwrap().uid, "u");
-        // Whatever its condition says: it runs what is selected.
+        // The running version decides, not the condition.
         let first = runs(json!({ "version": "v1.34.4", "role": "ControlPlane" }));
         let error = node_to_delete(&joined, Some(&first)).unwrap_err();
         assert!(matches!(error, ConfigureError::ControlPlaneProtected { .. }), "{error}");
@@ -431,15 +431,15 @@ mod tests {
                 machine(&json!({ "selected": { "name": name, "version": 1, "source": "Selector" } }));
             pin_consequences(&machine, history::find(&described, 2).unwrap(), false).join("; ")
         };
-        assert!(facts("other").contains("another MachineConfiguration, other"), "{}", facts("other"));
-        assert!(!facts("w").contains("another MachineConfiguration"), "{}", facts("w"));
+        assert!(facts("other").contains("MachineConfiguration other until now"), "{}", facts("other"));
+        assert!(!facts("w").contains("until now"), "{}", facts("w"));
     }
 
     #[test]
     fn a_version_that_is_not_there_is_refused_with_those_that_are() {
         let described = described(&json!({}), &[(3, true), (2, true)]);
         let error = history::find(&described, 7).unwrap_err();
-        assert_eq!(error.to_string(), "w has no version 7: there are v2, v3");
+        assert_eq!(error.to_string(), "w has no version 7; existing versions: v2, v3");
         assert!(error.hint().unwrap().contains("bedplate config history w"));
         assert!(history::before(&described, 2).is_err());
         let (from, to) = history::pair(&described, None, None).unwrap();

@@ -10,7 +10,7 @@ use super::plan::{conflicts, step};
 use crate::backend::cluster::{self, AskClusterError, FIELD_MANAGER};
 use crate::step::{Action, Step};
 
-/// The interface to an object's kind.
+/// Returns the API of an object's kind.
 fn api(client: &Client, object: &Value) -> Api<DynamicObject> {
     let (group, version) = match object["apiVersion"].as_str().unwrap_or_default().split_once('/') {
         Some((group, version)) => (group, version),
@@ -37,7 +37,7 @@ fn asked(verb: &str, object: &Value) -> String {
         .replace("ys.", "ies.")
 }
 
-/// The object as it is.
+/// Reads the current object.
 pub(super) async fn get(client: &Client, object: &Value) -> Result<Option<Value>, AskClusterError> {
     let found = api(client, object).get_opt(name(object)).await;
     let found = found.map_err(|error| cluster::failed(error, asked("get", object)))?;
@@ -70,7 +70,7 @@ pub(super) async fn look(client: &Client, wanted: &Value, force: bool) -> Result
                 .collect();
             Ok(Step::new(wanted, Action::Conflict, conflicts(&status.message, &causes)))
         }
-        // Its namespace comes with the same installation: nothing more can be said about it yet.
+        // The installation also creates the namespace, so a dry run is not possible yet.
         Err(kube::Error::Api(status)) if status.code == 404 && before.is_none() => {
             Ok(Step::new(wanted, Action::Create, Vec::new()))
         }
@@ -78,7 +78,7 @@ pub(super) async fn look(client: &Client, wanted: &Value, force: bool) -> Result
     }
 }
 
-/// Applies it.
+/// Applies an object.
 pub(super) async fn apply(client: &Client, wanted: &Value, force: bool) -> Result<(), AskClusterError> {
     let applied = patch(client, wanted, PatchParams { force, ..PatchParams::apply(FIELD_MANAGER) }).await;
     applied.map(drop).map_err(|error| cluster::failed(error, asked("patch", wanted)))
@@ -89,7 +89,7 @@ async fn patch(client: &Client, wanted: &Value, parameters: PatchParams) -> Resu
     Ok(json!(applied))
 }
 
-/// The pods that a Deployment selects; none if they may not be seen.
+/// Returns the Pods that a Deployment selects. None if the user may not read them.
 pub(super) async fn pods(client: &Client, deployment: &Value) -> Vec<Value> {
     let labels = deployment["spec"]["selector"]["matchLabels"].as_object();
     let labels: Vec<String> = labels

@@ -1,10 +1,10 @@
-//! Pure: what a cluster gets, from the files of `deploy/` and `api/crds` themselves, in the order in which it gets it.
+//! Pure: objects of an installation, from the files of `deploy/` and `api/crds`, in the order of the apply.
 //!
-//! Left out is pxed as a pod, whose configuration is the network's: `kubectl apply -k deploy` has it (docs/getting-started/install.md).
+//! pxed as a Pod is omitted, because its configuration depends on the network: use `kubectl apply -k deploy` (docs/getting-started/install.md).
 
 use serde_json::Value;
 
-/// The files, as `deploy/kustomization.yaml` and `api/kustomization.yaml` name them.
+/// Files that `deploy/kustomization.yaml` and `api/kustomization.yaml` name.
 const FILES: [(&str, &str); 15] = [
     (
         "api/crds/bedplate.dev_machineclaims.yaml",
@@ -38,11 +38,11 @@ const FILES: [(&str, &str); 15] = [
 /// Deployment of the controller.
 const DEPLOYMENT: &str = "deploy/controller-deployment.yaml";
 
-/// The kind of what has to be there before anything can name it.
+/// Kind of the definitions, which must exist before their objects.
 pub(super) const DEFINITION: &str = "CustomResourceDefinition";
 
-/// Which comes first. What a program may not do is in force before it may do anything (docs/getting-started/install.md, "Rights of pxed and
-/// of agents"); what runs comes last.
+/// Order of the kinds. Policies are in force before roles permit anything (docs/getting-started/install.md, "Rights of pxed and
+/// of agents"). Workloads are last.
 const ORDER: [&str; 8] = [
     DEFINITION,
     "Namespace",
@@ -81,13 +81,13 @@ fn rank(object: &Value) -> usize {
     }
 }
 
-/// An object's kind.
+/// Returns the kind of an object.
 pub(super) fn kind(object: &Value) -> &str {
     object["kind"].as_str().unwrap_or_default()
 }
 
-/// The oldest API server that has ValidatingAdmissionPolicy v1.
-pub(super) const OLDEST: (u32, u32) = (1, 30);
+/// Oldest supported version of the API server: it accepts `isIP` of the CEL library in new definitions.
+pub(super) const OLDEST: (u32, u32) = (1, 31);
 
 /// Returns true if the API server's version is too old. Returns false if the version cannot be parsed.
 pub(super) fn is_too_old(major: &str, minor: &str) -> bool {
@@ -172,11 +172,11 @@ mod tests {
     }
 
     #[test]
-    fn an_api_server_without_admission_policies_is_too_old() {
+    fn api_server_before_1_31_is_too_old() {
         for (major, minor, old) in [
             ("1", "29", true),
-            ("1", "29+", true),
-            ("1", "30", false),
+            ("1", "30+", true),
+            ("1", "31", false),
             ("1", "34+", false),
             ("2", "0", false),
             ("", "", false),

@@ -1,4 +1,4 @@
-//! Pure: what an apply does to an object, from what is there and what the API server would make of it; and whether what was applied runs.
+//! Pure: change of an object by an apply, from the current object and the result of a dry run; and progress of the applied Deployment.
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ pub(super) fn step(wanted: &Value, before: Option<&Value>, after: &Value) -> Ste
     Step::new(wanted, action, found)
 }
 
-/// An object without what the API server writes itself.
+/// Returns an object without the fields that the API server writes.
 fn own(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(fields) = object.as_object_mut() {
@@ -63,7 +63,7 @@ pub(super) fn rollout(deployment: &Value, pods: &[Value]) -> Rollout {
         return Rollout::Done(format!("{name}: {available} of {wanted} run"));
     }
     let running = if seen {
-        format!("{available} of {wanted} run, {updated} of them new")
+        format!("{available} of {wanted} run, {updated} updated")
     } else {
         "not seen yet".to_owned()
     };
@@ -128,7 +128,7 @@ mod tests {
         let pod = json!({ "metadata": { "name": "c-1" }, "status": { "containerStatuses": [
             { "state": { "waiting": { "reason": "ImagePullBackOff", "message": "no such image" } } }] } });
         let Rollout::Waiting(line) = rollout(&deployment(2, 2, 2, 0), &[json!({}), pod]) else { panic!() };
-        assert_eq!(line, "c: 0 of 2 run, 2 of them new; c-1: ImagePullBackOff no such image");
+        assert_eq!(line, "c: 0 of 2 run, 2 updated; c-1: ImagePullBackOff no such image");
         let pod = json!({ "metadata": { "name": "c-1" }, "status": { "conditions": [
             { "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node" }] } });
         let Rollout::Waiting(line) = rollout(&deployment(2, 2, 2, 0), &[pod]) else { panic!() };

@@ -4,7 +4,7 @@ use bedplate_bmc::probe::{Found, IpmiProbe, Probe};
 
 use crate::arguments::ProbeArguments;
 
-/// The piece of a manifest; `authorities`: the text of --ca-file.
+/// Returns a piece of a manifest. `authorities`: text of --ca-file.
 pub(super) fn snippet(arguments: &ProbeArguments, authorities: Option<&str>, found: &Found) -> String {
     let mut lines = vec![
         "# for its Machine; the Secret has the keys username and password, and lists the BMC's address in"
@@ -46,7 +46,7 @@ fn system(arguments: &ProbeArguments, probe: &Probe) -> Option<String> {
     let others: Vec<String> = others.iter().map(|id| quoted(id)).collect();
     let comment = match others.join(", ") {
         none if none.is_empty() => String::new(),
-        others => format!("  # or {others}: --system-id shows what each can do"),
+        others => format!("  # or {others}: probe each with --system-id"),
     };
     Some(format!("      systemID: {}{comment}", quoted(id)))
 }
@@ -55,7 +55,7 @@ fn tls(arguments: &ProbeArguments, authorities: Option<&str>, probe: &Probe) -> 
     let Some(pin) = probe.pin else {
         // Only plain HTTP has no certificate. pxed uses it only if configured to.
         let lines = [
-            "      # plain HTTP: refused without bmc.allow-insecure in pxed's configuration",
+            "      # plain HTTP: requires bmc.allow-insecure in pxed's configuration",
             "      tls:",
             "        mode: Insecure",
         ];
@@ -69,7 +69,8 @@ fn tls(arguments: &ProbeArguments, authorities: Option<&str>, probe: &Probe) -> 
     }
     if probe.verified && arguments.pin.is_none() {
         return vec![
-            "      # an authority of this system vouches for it: pxed's system needs the same".to_owned(),
+            "      # verified by a certificate authority of this host: pxed's host needs the same one"
+                .to_owned(),
         ];
     }
     let mut lines = Vec::new();
@@ -84,7 +85,7 @@ fn tls(arguments: &ProbeArguments, authorities: Option<&str>, probe: &Probe) -> 
 
 fn privilege(probe: &IpmiProbe) -> Option<String> {
     (probe.privilege == Some("User"))
-        .then(|| "    # this account may only read: pxed needs one with privilege Operator".to_owned())
+        .then(|| "    # this account is read-only: pxed needs one with privilege Operator".to_owned())
 }
 
 /// Returns the text in double quotes for YAML, in ASCII. No character can hide or reorder what a user sees.
@@ -193,6 +194,6 @@ mod tests {
         let found = Found::Ipmi(IpmiProbe { privilege: Some("User"), ..IpmiProbe::default() });
         let (bmc, text) = pasted("10.9.0.22:6230 --protocol ipmi", None, &found);
         assert_eq!((bmc.protocol, bmc.redfish), (BmcProtocol::Ipmi, None));
-        assert!(text.contains("may only read"), "{text}");
+        assert!(text.contains("read-only"), "{text}");
     }
 }

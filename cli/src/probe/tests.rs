@@ -1,4 +1,4 @@
-//! A probe of a Redfish service that tells everybody its root, and of addresses where there is none.
+//! A probe of a Redfish service with a public root, and of addresses without a service.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -11,7 +11,7 @@ use super::*;
 use crate::arguments::parse;
 use crate::command;
 
-/// Serves the root to everybody, and nothing else to anybody; tells the first lines and headers of requests.
+/// Serves the root without a login, and nothing else. Reports the first lines and headers of requests.
 fn service() -> (String, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

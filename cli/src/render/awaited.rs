@@ -1,4 +1,4 @@
-//! Text of what Machines wait for.
+//! Diagnoses of Machines as text.
 //!
 //! Pure: the time is an argument.
 
@@ -7,10 +7,10 @@ use bedplate_api::reason::Actor;
 use super::{Look, Paint, age, clean};
 use crate::diagnosis::Awaited;
 
-/// A paragraph for each Machine, in the order given.
+/// Returns a paragraph for each Machine, in this order.
 pub(crate) fn awaited(all: &[Awaited], look: Look) -> String {
     if all.is_empty() {
-        return "no Machines: docs/guides/machine.md says how to write one\n".to_owned();
+        return "no Machines; see docs/guides/machine.md\n".to_owned();
     }
     all.iter().map(|one| paragraph(one, look)).collect()
 }

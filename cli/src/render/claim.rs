@@ -6,10 +6,10 @@ use super::table::Table;
 use super::{Look, Paint, age, clean, machine, text};
 use crate::standing::{ClaimantSeen, Grant, HostClaim, Standing};
 
-/// One line for each host, by name.
+/// Returns one line for each host, by name.
 pub(crate) fn claims(hosts: &[HostClaim], look: Look) -> String {
     if hosts.is_empty() {
-        return "no Machine is in a pool: docs/guides/claims.md says how to make one\n".to_owned();
+        return "no Machine is in a pool; see docs/guides/claims.md\n".to_owned();
     }
     let mut table = Table::new(&["MACHINE", "STATE", "SINCE", "GRANTED", "CLUSTER", "CLAIMANT", "NOTE"]);
     for host in hosts {
@@ -33,7 +33,7 @@ const fn grant_word(grant: Grant) -> &'static str {
     }
 }
 
-/// State of a host, and whether its claim is being deleted.
+/// Returns the state of a host, and whether its claim is being deleted.
 fn state(host: &HostClaim) -> String {
     if host.deleting { format!("{}, deleting", host.state) } else { host.state.clone() }
 }
@@ -47,7 +47,7 @@ fn paint(host: &HostClaim) -> Paint {
     }
 }
 
-/// One host: its claim, its own record, the version, the conditions, the disagreements, and the next steps.
+/// Returns one host: claim, record of the host, version, conditions, disagreements, and next steps.
 pub(crate) fn claim(standing: &Standing, look: Look) -> String {
     let heading = |name: &str| look.paint(Paint::Heading, name);
     let host = &standing.host;

@@ -35,7 +35,7 @@ fn d1_claims_are_listed_one_line_for_each_host() {
     ];
     hosts[0].machine = "host-0".to_owned();
     golden("claims.txt", &claims(&hosts, look()));
-    assert!(claims(&[], look()).starts_with("no Machine is in a pool: "));
+    assert!(claims(&[], look()).starts_with("no Machine is in a pool; "));
 }
 
 #[test]

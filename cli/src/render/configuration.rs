@@ -1,5 +1,5 @@
-//! MachineConfigurations as text: one line for each; one with its versions and the Machines that use them; their history; what two
-//! templates differ in.
+//! MachineConfigurations as text: one line for each; one with its versions and the Machines that use them; the history; the difference of
+//! two templates.
 //!
 //! Pure: the time is an argument.
 
@@ -19,12 +19,12 @@ use super::{Look, Paint, age, clean, text};
 use crate::changes;
 use crate::diff;
 
-/// A configuration, its versions and its Machines, as pxed tells of it.
+/// Configuration with its versions and Machines, in the form of pxed's answer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Described {
     pub(crate) configuration: MachineConfiguration,
-    /// The manifest's file; empty of a cluster's.
+    /// File of the manifest. Empty in a cluster.
     #[serde(default)]
     pub(crate) origin: String,
     #[serde(default)]
@@ -44,34 +44,34 @@ impl Described {
         self.machines.iter().filter_map(|used| used.applied.as_ref()).any(|applied| makes(applied.version))
     }
 
-    /// The configuration's name.
+    /// Returns the name of the configuration.
     pub(crate) fn name(&self) -> String {
         self.configuration.metadata.name.clone().unwrap_or_default()
     }
 }
 
-/// One version.
+/// Version as text shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Row {
     /// N of `<name>-v<N>`.
     pub(crate) version: i64,
-    /// When it was made.
+    /// Creation time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) made: Option<Timestamp>,
     /// True if a Machine uses or has used the version. Such a version does not change.
     pub(crate) deployed: bool,
-    /// Since when.
+    /// Time of the first use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) deployed_time: Option<Timestamp>,
-    /// The Machines that have or name it.
+    /// Machines that run or reference the version.
     pub(crate) machines: Vec<String>,
     /// Changes since the newest existing version before it; `None` if none exists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) changes: Option<Vec<String>>,
 }
 
-/// A Machine that uses it.
+/// Machine that uses the configuration.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Used {
@@ -114,10 +114,10 @@ pub(crate) fn used(name: &str, machine: &Machine) -> Option<Used> {
     uses.then_some(used)
 }
 
-/// One line for each configuration, by name.
+/// Returns one line for each configuration, by name.
 pub(crate) fn configurations(configurations: &[MachineConfiguration], look: Look) -> String {
     if configurations.is_empty() {
-        return "no MachineConfigurations: docs/concepts/controller.md says how to write one, docs/getting-started/first-control-plane.md without a cluster\n".to_owned();
+        return "no MachineConfigurations; see docs/concepts/controller.md, or docs/getting-started/first-control-plane.md without a cluster\n".to_owned();
     }
     let mut configurations: Vec<&MachineConfiguration> = configurations.iter().collect();
     configurations.sort_by_key(|configuration| configuration.metadata.name.as_deref());
@@ -163,7 +163,7 @@ fn state(conditions: &[Condition]) -> (String, Option<Paint>) {
     (text(find(condition_type::PROGRESSING).map(|progressing| progressing.reason.clone())), None)
 }
 
-/// Everything that is known of one configuration.
+/// Returns all that is known about one configuration.
 pub(crate) fn configuration(described: &Described, look: Look) -> String {
     let Described { configuration, origin, versions, machines } = described;
     let name = configuration.metadata.name.clone().unwrap_or_default();
@@ -171,7 +171,7 @@ pub(crate) fn configuration(described: &Described, look: Look) -> String {
     let mut printed =
         format!("{}\n{}", look.paint(Paint::Heading, &heading), summary(configuration, origin, look));
     let found = configuration.status.as_ref().map_or(&[][..], |status| &status.conditions);
-    // A pxed that keeps it without a cluster says nothing of this.
+    // A standalone pxed does not report this.
     if !found.is_empty() {
         printed.push_str(&format!("\n{}\n", look.paint(Paint::Heading, "Conditions")));
         printed.push_str(&conditions(found, look));
@@ -193,21 +193,19 @@ fn summary(configuration: &MachineConfiguration, origin: &str, look: Look) -> St
     };
     let removed = configuration.metadata.deletion_timestamp.as_ref();
     let removed = removed.map(|time| {
-        format!("{} ago; kept while Machines use it, and no other Machine gets it", age(time.0, look))
+        format!("{} ago; kept while Machines use it, not selected for others", age(time.0, look))
     });
     line("Manifest", (!origin.is_empty()).then(|| origin.to_owned()), None);
     line("Removed", removed, Some(Paint::Bad));
     let selector = match &spec.machine_selector {
-        None => "none: only Machines that name it".to_owned(),
+        None => "none; only Machines that reference it".to_owned(),
         Some(selector) => serde_json::to_string(selector).unwrap_or_default(),
     };
     line("Selector", Some(format!("{selector}, priority {}", spec.priority)), None);
     let updates = match spec.update_strategy.type_ {
         UpdateStrategyType::OnDelete => "OnDelete",
         UpdateStrategyType::RollingUpdate if origin.is_empty() => "RollingUpdate",
-        UpdateStrategyType::RollingUpdate => {
-            "RollingUpdate, which only a cluster's controller does: here as OnDelete"
-        }
+        UpdateStrategyType::RollingUpdate => "RollingUpdate; without a cluster as OnDelete",
     };
     line("Updates", Some(updates.to_owned()), None);
     line(
@@ -237,7 +235,7 @@ fn version_lines(versions: &[MachineConfigurationVersion], look: Look) -> String
         let deployed = match (status.deployed, status.deployed_time.as_ref()) {
             (Some(true), Some(time)) => format!("deployed {} ago", age(time.0, look)),
             (Some(true), None) => "deployed".to_owned(),
-            (Some(false) | None, _) => "not deployed: an edit goes into it".to_owned(),
+            (Some(false) | None, _) => "not deployed; an edit changes it".to_owned(),
         };
         let machines = match status.machines.unwrap_or_default() {
             1 => "1 Machine".to_owned(),
@@ -253,7 +251,7 @@ fn version_lines(versions: &[MachineConfigurationVersion], look: Look) -> String
     table.print(look)
 }
 
-/// A line for each version, from the newest on.
+/// Returns a line for each version, the newest first.
 pub(crate) fn history(rows: &[Row], look: Look) -> String {
     if rows.is_empty() {
         return "no versions yet\n".to_owned();
@@ -279,7 +277,7 @@ pub(crate) fn history(rows: &[Row], look: Look) -> String {
 
 fn summary_of(changes: Option<&[String]>) -> String {
     match changes {
-        None => "(nothing is kept from before)".to_owned(),
+        None => "(no earlier version is kept)".to_owned(),
         Some([]) => "nothing".to_owned(),
         Some(changes) => changes::line(changes),
     }
@@ -288,7 +286,7 @@ fn summary_of(changes: Option<&[String]>) -> String {
 /// Prints the fields because of which no host can make a node of a template.
 pub(crate) fn refusals(name: &str, refusals: &[Refusal], look: Look) -> String {
     let heading = format!(
-        "MachineConfiguration {}: no host can make a node of its template, so it becomes no version",
+        "MachineConfiguration {}: no host can create a node from its template, so no version is created",
         clean(name)
     );
     let lines = refusals.iter().map(|why| format!("  {}\n", clean(&format!("spec.template.{why}"))));
@@ -319,8 +317,8 @@ fn machine_lines(machines: &[Used], look: Look) -> String {
     let mut table = Table::indented(2);
     for machine in machines {
         let named = machine.configuration_ref.as_ref().map(|reference| match reference.version {
-            Some(version) => format!("names v{version}"),
-            None => "names it".to_owned(),
+            Some(version) => format!("references v{version}"),
+            None => "references it".to_owned(),
         });
         let selected =
             machine.selected.as_ref().map(|s| format!("selected v{}, by {:?}", s.version, s.source));

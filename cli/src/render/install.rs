@@ -7,7 +7,7 @@ use super::{Look, Paint};
 use crate::changes;
 use crate::step::{Action, Step};
 
-/// A line for each object, and how many there are of each kind of line.
+/// Returns a line for each object, and the number of objects per kind of change.
 pub(crate) fn steps(steps: &[Step], dry_run: bool, look: Look) -> String {
     let mut table = Table::indented(0);
     for step in steps {

@@ -1,4 +1,4 @@
-//! One Machine as text: what it is, its conditions, its boot timeline with durations.
+//! One Machine as text: its properties, its conditions, its boot timeline with durations.
 //!
 //! Pure: the time is an argument.
 
@@ -54,7 +54,7 @@ fn condition_paint(condition: &Condition) -> Paint {
     }
 }
 
-/// Everything that is known of one Machine.
+/// Returns all that is known about one Machine.
 pub(crate) fn show(machine: &Machine, look: Look) -> String {
     let status = machine.status.clone().unwrap_or_default();
     let name = machine.metadata.name.clone().unwrap_or_default();
@@ -77,7 +77,7 @@ fn summary(machine: &Machine, status: &MachineStatus, look: Look) -> String {
     };
     line("Phase", status.phase.map(|phase| format!("{phase:?}")), status.phase.map(phase_paint));
     line("Provider", Some(format!("{}, site {}", machine.spec.provider, machine.spec.site)), None);
-    line("Paused", machine.spec.paused.then(|| "every program leaves it as it is".to_owned()), None);
+    line("Paused", machine.spec.paused.then(|| "no program changes the machine".to_owned()), None);
     let selected = status.selected.as_ref();
     line("Config", selected.map(|s| format!("{}, by {:?}", s.version_name(), s.source)), None);
     line("Applied", status.applied.as_ref().map(|a| format!("{}-{}", a.name, applied(a, look))), None);
@@ -110,7 +110,7 @@ fn summary(machine: &Machine, status: &MachineStatus, look: Look) -> String {
     table.print(look)
 }
 
-/// `v3 in slot a, 5m ago`
+/// Returns a text such as `v3 in slot a, 5m ago`.
 pub(super) fn applied(applied: &Applied, look: Look) -> String {
     let since = applied.time.as_ref().map(|time| format!(", {} ago", age(time.0, look)));
     let slot = applied.slot.map(|slot| format!(" in slot {slot:?}").to_lowercase());
@@ -137,7 +137,7 @@ fn hardware(hardware: &Hardware) -> String {
     parts.join(", ")
 }
 
-/// `1 disk`, `2 disks`.
+/// Returns a text such as `1 disk` or `2 disks`.
 fn counted(count: i64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
@@ -148,14 +148,14 @@ fn state(machine: &Machine, status: &MachineStatus) -> Option<String> {
     let Some(disk) = &status.state_disk else {
         let reported = status.agent.as_ref().is_some_and(|agent| agent.boot_id.is_some());
         let in_memory = reported && machine.spec.provider == PROVIDER_PXE;
-        return in_memory.then(|| "in memory: it ends with the boot".to_owned());
+        return in_memory.then(|| "in memory, lost with the boot".to_owned());
     };
     let token = disk.wipe_token.as_ref().map(|token| format!(", wipe token {token:?} used"));
     let name = disk.name.as_deref().unwrap_or("without a name");
     Some(format!("on disk {name}{}", token.unwrap_or_default()))
 }
 
-/// A line for each condition.
+/// Returns a line for each condition.
 pub(super) fn conditions(conditions: &[Condition], look: Look) -> String {
     if conditions.is_empty() {
         return "  none yet\n".to_owned();
@@ -209,7 +209,7 @@ fn timeline(boot: &BootStatus, look: Look) -> String {
             format!(" after {:.1} s", reached.0.duration_since(previous.start_time.0).as_secs_f64())
         });
         printed.push_str(&format!(
-            "  before it: boot {}, {} ago, came to {}{}{}\n",
+            "  previous boot {}, {} ago, reached {}{}{}\n",
             previous.id,
             age(previous.start_time.0, look),
             stage(previous.stage),

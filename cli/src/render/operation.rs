@@ -14,10 +14,10 @@ use super::{Look, Paint, age, clean, machine, text};
 /// Label of a child: the name of its parent, or the parent's UID if the name is too long for a label.
 const PARENT: &str = "bedplate.dev/parent";
 
-/// One line for each operation, the oldest first; those of a selector's Machines behind it, indented.
+/// Returns one line for each operation, the oldest first. Operations of a selector's Machines follow it, indented.
 pub(crate) fn operations(operations: &[MachineOperation], look: Look) -> String {
     if operations.is_empty() {
-        return "no MachineOperations: `bedplate power` and `bedplate operation create` make them\n"
+        return "no MachineOperations; create one with `bedplate power` or `bedplate operation create`\n"
             .to_owned();
     }
     let parents = parents(operations);
@@ -45,7 +45,7 @@ pub(crate) fn operations(operations: &[MachineOperation], look: Look) -> String 
     table.print(look)
 }
 
-/// Operations with a selector, by what their children's labels say of them.
+/// Returns the operations with a selector, by the labels of their children.
 fn parents(operations: &[MachineOperation]) -> BTreeMap<&str, &MachineOperation> {
     let parents = operations.iter().filter(|operation| operation.spec.machine_selector.is_some());
     let keyed = parents.flat_map(|one| {
@@ -64,7 +64,7 @@ fn target(operation: &MachineOperation) -> String {
     match (&operation.spec.machine_ref, operation.status.as_ref().and_then(|status| status.counts.as_ref())) {
         (Some(machine), _) => machine.name.to_string(),
         (None, Some(counts)) => {
-            format!("{} of {} ended", counts.complete.saturating_add(counts.failed), counts.total)
+            format!("{} of {} finished", counts.complete.saturating_add(counts.failed), counts.total)
         }
         (None, None) => "by selector".to_owned(),
     }
@@ -104,7 +104,7 @@ pub(crate) fn progress(operation: &MachineOperation, look: Look) -> String {
     )
 }
 
-/// A Machine's power: its state, what was done last, what is going to be done, and whether the BMC is reached.
+/// Returns a Machine's power: state, last action, next action, and whether the BMC is reachable.
 pub(crate) fn power(machine: &Machine, look: Look) -> String {
     let status = machine.status.clone().unwrap_or_default();
     let name = machine.metadata.name.clone().unwrap_or_default();
@@ -130,18 +130,20 @@ pub(crate) fn power(machine: &Machine, look: Look) -> String {
                 let next =
                     power.next_attempt_time.as_ref().map(|time| next(time.0, look)).unwrap_or_default();
                 line(
-                    "Switched on",
-                    format!("{attempts} of {MOST_POWER_ON_ATTEMPTS} times by itself without a boot{next}"),
+                    "Powered on",
+                    format!(
+                        "{attempts} of {MOST_POWER_ON_ATTEMPTS} times automatically without a boot{next}"
+                    ),
                     None,
                 );
             }
         }
     }
     let policy = format!("{:?}", machine.spec.power_policy);
-    let paused = if machine.spec.paused { ", paused: operations wait" } else { "" };
+    let paused = if machine.spec.paused { "; paused, operations wait" } else { "" };
     line("Policy", format!("{policy}{paused}"), None);
     let bmc = machine.spec.bmc.as_ref().map(|bmc| format!("{} {}", protocol(bmc.protocol), bmc.address));
-    let none = || "none: power is switched by hand (spec.bmc)".to_owned();
+    let none = || "none; power is switched by hand (spec.bmc is not set)".to_owned();
     line("BMC", bmc.unwrap_or_else(none), None);
     printed.push_str(&table.print(look));
     let wanted = [condition_type::BMC_REACHABLE, condition_type::POWERED_ON];

@@ -4,7 +4,7 @@
 
 use super::{Look, Paint, clean};
 
-/// A table with a heading.
+/// Table with a heading.
 #[derive(Debug)]
 pub(crate) struct Table {
     rows: Vec<Vec<(String, Option<Paint>)>>,
@@ -12,13 +12,13 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table with these column names.
+    /// Makes a table with these column names.
     pub(crate) fn new(columns: &[&str]) -> Self {
         let heading = columns.iter().map(|name| ((*name).to_owned(), Some(Paint::Faint))).collect();
         Self { rows: vec![heading], indent: 0 }
     }
 
-    /// A table without heading, `indent` columns to the right.
+    /// Makes a table without heading, `indent` columns to the right.
     pub(crate) fn indented(indent: usize) -> Self {
         Self { rows: Vec::new(), indent }
     }
@@ -28,7 +28,7 @@ impl Table {
         self.rows.push(cells.into_iter().map(|(text, paint)| (clean(&text), paint)).collect());
     }
 
-    /// The whole table, each line ended.
+    /// Returns the whole table, each line with its end.
     pub(crate) fn print(&self, look: Look) -> String {
         let mut widths: Vec<usize> = Vec::new();
         for row in &self.rows {

@@ -95,7 +95,7 @@ fn list_shows_one_line_for_each_machine_by_name() {
     let machines = [booting(), ready, machine("node-1", &json!({}))];
     golden("list.txt", &list(&machines, look()));
     let none = list(&[], look());
-    assert!(none.starts_with("no Machines: ") && none.contains("bedplate discovered"), "{none}");
+    assert!(none.starts_with("no Machines; ") && none.contains("bedplate discovered"), "{none}");
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn show_prints_the_state_disk_and_wipe_that_the_agent_reported() {
     for (status, expected) in [
         (json!({}), None),
         (json!({ "agent": enrolled }), None),
-        (json!({ "agent": agent }), Some("in memory: it ends with the boot")),
+        (json!({ "agent": agent }), Some("in memory, lost with the boot")),
         (json!({ "agent": agent, "stateDisk": { "name": "sda" } }), Some("on disk sda")),
         (
             json!({ "agent": agent, "stateDisk": disk }),
@@ -151,11 +151,11 @@ fn explain_names_each_request_its_answer_and_why() {
     .unwrap();
     golden("explain.txt", &explain(&explanation, look()));
     let nobody = Explanation { subject: "x".into(), machine: None, decisions: vec![], notes: vec![] };
-    assert_eq!(explain(&nobody, look()), "x is no Machine that this pxed knows\n");
+    assert_eq!(explain(&nobody, look()), "this pxed does not know a Machine x\n");
     let ignored = Explanation { notes: vec!["relay 10.8.0.1 is not listed".into()], ..nobody };
     assert_eq!(
         explain(&ignored, look()),
-        "x is no Machine that this pxed knows\nrelay 10.8.0.1 is not listed\n"
+        "this pxed does not know a Machine x\nrelay 10.8.0.1 is not listed\n"
     );
 }
 

@@ -1,4 +1,4 @@
-//! Golden texts of versions, of what Machines wait for, of an installation. Refreshed as those of `tests`.
+//! Golden texts of versions, of diagnoses, and of an installation. Refreshed like those of `tests`.
 
 use serde_json::{Value, json};
 
@@ -45,7 +45,10 @@ fn refusals_of_a_template_name_the_fields() {
         .unwrap_err()
         .0;
     let text = refusals("workers", &found, look());
-    assert!(text.contains("MachineConfiguration workers: no host can make a node of its template"), "{text}");
+    assert!(
+        text.contains("MachineConfiguration workers: no host can create a node from its template"),
+        "{text}"
+    );
     for field in ["\n  spec.template.image.reference: ", "\n  spec.template.sysctls: "] {
         assert!(text.contains(field), "{text}");
     }

@@ -1,4 +1,4 @@
-//! The commands against a pxed that is not one: what is asked, what is printed, what fails.
+//! The commands against a fake pxed: requests, output, errors.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,7 +15,7 @@ use crate::error::RunError;
 /// Requests: method and path, and the body.
 type Asked = Arc<Mutex<Vec<(String, Value)>>>;
 
-/// Answers as `answer` says; the number is how often that was asked before.
+/// Serves the answers of `answer`, which gets the number of earlier requests of the same kind.
 fn pxed(
     answer: impl Fn(&str, &Value, usize) -> (u16, Value) + Send + 'static,
 ) -> (tempfile::TempDir, PathBuf, Asked) {
@@ -95,7 +95,7 @@ fn a_power_command_makes_an_operation_and_says_how_to_follow_it() {
     let (out, result) = bedplate(&socket, "power cycle a --boot network --timeout 90");
     result.unwrap();
     let again = format!("bedplate operation watch a-power-cycle-1 --socket {}\n", socket.display());
-    assert_eq!(out, format!("MachineOperation a-power-cycle-1 made; to follow it: {again}"));
+    assert_eq!(out, format!("MachineOperation a-power-cycle-1 created; to follow it: {again}"));
     let posted = asked.lock().unwrap().last().unwrap().clone();
     assert_eq!(posted.0, "POST /v1/operations");
     assert_eq!(posted.1["metadata"], json!({ "generateName": "a-power-cycle-" }));
@@ -175,7 +175,7 @@ fn a_pxed_that_breaks_off_may_have_made_the_operation() {
     });
     let (_, result) = bedplate(&socket, "power cycle a");
     let error = result.unwrap_err();
-    assert!(error.to_string().contains("not known whether"), "{error}");
+    assert!(error.to_string().contains("unknown whether"), "{error}");
     assert!(error.hint().unwrap().contains("operation list"), "{error}");
 }
 
@@ -200,12 +200,12 @@ fn only_a_broken_connection_may_have_created_the_operation() {
         run(&cli, "bedplate".as_ref(), &mut Vec::new()).unwrap_err()
     };
     let server = std::thread::spawn(move || {
-        // It takes the request, and says nothing.
+        // The server reads the request, and does not answer.
         let (mut stream, _) = listener.accept().unwrap();
         let _ = stream.read(&mut [0; 4096]);
     });
     let error = create();
-    assert!(error.to_string().contains("not known whether"), "{error:?}");
+    assert!(error.to_string().contains("unknown whether"), "{error:?}");
     server.join().unwrap();
     let error = create();
     assert!(error.to_string().contains("cannot create machineoperations"), "{error:?}");
@@ -238,7 +238,7 @@ fn missing_kinds_and_missing_object_are_distinguished() {
         let error = run(&cli, "bedplate".as_ref(), &mut Vec::new()).unwrap_err();
         assert_eq!(
             error.to_string(),
-            format!("the cluster refuses: it does not serve {kind}.bedplate.dev"),
+            format!("the cluster rejected the request: {kind}.bedplate.dev is not served"),
             "{line}"
         );
         assert!(error.hint().unwrap().contains("`bedplate install`"), "{line}");
@@ -309,12 +309,12 @@ fn all_operations_are_watched_for_as_long_as_pxed_answers() {
         [
             "a-power-cycle-1: powerCycle of a Pending",
             "a-power-cycle-1: powerCycle of a InProgress",
-            "a-power-cycle-1: gone"
+            "a-power-cycle-1: deleted"
         ]
     );
 }
 
-/// A configuration as a pxed without a cluster tells of it.
+/// A configuration in the form of an answer of a standalone pxed.
 fn workers() -> Value {
     let template = |version: &str| json!({ "image": { "reference": "registry.example/node:1", "allowTag": true }, "kubernetes": { "version": version } });
     let version = |number: u32, kubernetes: &str| {
@@ -337,7 +337,7 @@ fn standalone_pxed_shows_versions_and_rollback_points_to_the_manifest() {
     assert!(diff.contains("-  version: v1.33.1\n+  version: v1.34.4\n"), "{diff}");
     let (_, refused) = bedplate(&path, "config rollback workers --yes");
     let error = refused.unwrap_err();
-    assert!(error.to_string().contains("manifests, which are written by people"), "{error}");
+    assert!(error.to_string().contains("reads its configurations from manifests"), "{error}");
     assert!(error.hint().unwrap().contains("--context") && !error.is_usage(), "{error}");
     assert!(asked.lock().unwrap().iter().all(|(what, _)| what == "GET /v1/configurations/workers"));
 }

@@ -115,7 +115,7 @@ fn d1_claim_list_and_explain_name_the_state_of_each_host() {
     assert_eq!(explained["record"]["state"], "Joined");
     assert_eq!(explained["providerID"], host["providerID"]);
     let (code, _, err) = bedplate(&viewer, &["claim", "explain", "listed-none"]);
-    assert!(code == Some(1) && err.contains("hint: `bedplate machine list"), "{err}");
+    assert!(code == Some(1) && err.contains("hint: see `bedplate machine list"), "{err}");
 }
 
 #[test]

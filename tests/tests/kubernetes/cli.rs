@@ -53,7 +53,7 @@ async fn machines_of_a_cluster_are_listed_and_shown() {
 
     let absent = bedplate(&["machine", "show", "cli-none"]);
     assert_eq!(absent.status.code(), Some(1));
-    assert!(text(&absent).contains("hint: `bedplate machine list "), "{}", text(&absent));
+    assert!(text(&absent).contains("hint: see `bedplate machine list "), "{}", text(&absent));
     assert_eq!(bedplate(&["machine", "shw"]).status.code(), Some(64));
 }
 
@@ -174,7 +174,7 @@ async fn a_failed_operation_of_a_cluster_is_a_failure_with_its_remedy() {
 fn operations_of_a_cluster_need_an_existing_machine_or_a_selector() {
     let absent = bedplate(&["power", "on", "cli-none"]);
     assert_eq!(absent.status.code(), Some(1));
-    assert!(text(&absent).contains("hint: `bedplate machine list "), "{}", text(&absent));
+    assert!(text(&absent).contains("hint: see `bedplate machine list "), "{}", text(&absent));
     let line = [
         "operation",
         "create",
@@ -272,7 +272,7 @@ async fn versions_of_a_cluster_are_shown_with_what_they_changed() {
     let invalid = json!({ "spec": { "template": { "sysctls": { "a b": "1" } } } });
     create(&client, &with(&configuration("cli-invalid"), &invalid)).await;
     let refused = text(&bedplate(&["config", "diff", "cli-invalid"]));
-    assert!(refused.contains("no host can make a node of its template"), "{refused}");
+    assert!(refused.contains("no host can create a node from its template"), "{refused}");
     assert!(
         refused.contains("  spec.template.sysctls: \"a b\" is not the name of a kernel parameter"),
         "{refused}"
@@ -281,8 +281,8 @@ async fn versions_of_a_cluster_are_shown_with_what_they_changed() {
     assert_eq!(absent.status.code(), Some(1));
     let said = text(&absent);
     assert!(
-        said.contains("cli-shown has no version 7: there are v1, v2")
-            && said.contains("hint: `bedplate config history"),
+        said.contains("cli-shown has no version 7; existing versions: v1, v2")
+            && said.contains("hint: see `bedplate config history"),
         "{said}"
     );
     assert_eq!(bedplate(&["config", "show", "cli-none"]).status.code(), Some(1));
@@ -301,21 +301,21 @@ async fn h7_a_configuration_goes_back_when_somebody_says_yes() {
     let said = text(&unasked);
     assert!(
         said.contains("-  kernel.panic: \"2\"")
-            && said.contains("- cli-back-v3 is made, with the template of v1"),
+            && said.contains("- cli-back-v3 is created with the template of v1"),
         "{said}"
     );
-    assert!(said.contains("hint: --yes"), "{said}");
+    assert!(said.contains("hint: use --yes"), "{said}");
     assert_eq!(template().await, "2", "nothing without a yes");
     let done = bedplate(&["config", "rollback", "cli-back", "--to", "1", "--yes"]);
     assert_eq!(done.status.code(), Some(0), "{}", text(&done));
     assert!(
-        text(&done).ends_with("MachineConfiguration cli-back has the template of cli-back-v1 again\n"),
+        text(&done).ends_with("MachineConfiguration cli-back rolled back to the template of cli-back-v1\n"),
         "{}",
         text(&done)
     );
     assert_eq!(template().await, "1");
     let again = bedplate(&["config", "rollback", "cli-back", "--to", "1", "--yes"]);
-    assert!(text(&again).contains("is as cli-back-v1 already"), "{}", text(&again));
+    assert!(text(&again).contains("already has the template of cli-back-v1"), "{}", text(&again));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -327,21 +327,21 @@ async fn h7_one_machine_goes_back_by_its_reference_and_the_end_of_its_node() {
     let named = bedplate(&["config", "rollback", "cli-pin", "--to", "1", "--machine", "cli-7", "--yes"]);
     assert_eq!(named.status.code(), Some(0), "{}", text(&named));
     let said = text(&named);
-    assert!(said.contains("until its Node is deleted") && said.contains("it is paused"), "{said}");
+    assert!(said.contains("until its Node is deleted") && said.contains("cli-7 is paused"), "{said}");
     assert!(said.ends_with("`kubectl drain cli-7`, then `kubectl delete node cli-7`\n"), "{said}");
     assert_eq!(machine().await["spec"]["configurationRef"], json!({ "name": "cli-pin", "version": 1 }));
     assert!(has_node());
     let line = ["config", "rollback", "cli-pin", "--to", "1", "--machine", "cli-7", "--delete-node", "--yes"];
     let paused = bedplate(&line);
     assert_eq!(paused.status.code(), Some(1));
-    assert!(text(&paused).contains("Machine cli-7 is paused: "), "{}", text(&paused));
+    assert!(text(&paused).contains("Machine cli-7 is paused; "), "{}", text(&paused));
     assert!(has_node());
     let on = Patch::Merge(json!({ "spec": { "paused": false } }));
     api(&client, &machine().await).patch("cli-7", &PatchParams::default(), &on).await.unwrap();
     let deleted = bedplate(&line);
     assert_eq!(deleted.status.code(), Some(0), "{}", text(&deleted));
     assert!(
-        text(&deleted).contains("Node cli-7 deleted: `bedplate machine explain cli-7`"),
+        text(&deleted).contains("Node cli-7 deleted; follow the repave: `bedplate machine explain cli-7`"),
         "{}",
         text(&deleted)
     );
