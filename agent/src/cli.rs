@@ -220,6 +220,10 @@ fn print(text: &[u8]) -> Result<(), Failure> {
 }
 
 #[cfg(test)]
+#[path = "../../process/tests/commands_page/mod.rs"]
+mod commands_page;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -246,6 +250,12 @@ mod tests {
         assert_eq!((tasks.running(), liveness.names()), (vec!["metrics"], vec!["metrics".to_owned()]));
         tokio::time::advance(liveness::SILENCE_TIMEOUT + Duration::from_secs(1)).await;
         assert!(liveness.check().unwrap_err().starts_with("metrics sent no"));
+    }
+
+    #[test]
+    fn commands_match_the_page_of_commands() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/commands.md");
+        commands_page::compare(page, Cli::command());
     }
 
     #[test]

@@ -69,8 +69,18 @@ impl Cli {
 }
 
 #[cfg(test)]
+#[path = "../../process/tests/commands_page/mod.rs"]
+mod commands_page;
+
+#[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commands_match_the_page_of_commands() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/commands.md");
+        commands_page::compare(page, <Cli as clap::CommandFactory>::command());
+    }
 
     fn parse(arguments: &[&str]) -> Result<Cli, clap::Error> {
         Cli::try_parse_from(["bedplate-cluster"].iter().chain(arguments))

@@ -44,3 +44,18 @@ impl Cli {
         RegistryReach(Reach { forbidden: forbidden.clone(), allowed: allowed.clone() })
     }
 }
+
+#[cfg(test)]
+#[path = "../../process/tests/commands_page/mod.rs"]
+mod commands_page;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_match_the_page_of_commands() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/commands.md");
+        commands_page::compare(page, <Cli as clap::CommandFactory>::command());
+    }
+}

@@ -104,8 +104,18 @@ impl Settings {
 }
 
 #[cfg(test)]
+#[path = "../../../process/tests/commands_page/mod.rs"]
+mod commands_page;
+
+#[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commands_match_the_page_of_commands() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/commands.md");
+        commands_page::compare(page, <Cli as clap::CommandFactory>::command());
+    }
 
     #[test]
     fn the_definition_holds_together() {
