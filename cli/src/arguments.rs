@@ -103,7 +103,7 @@ pub(crate) enum Command {
     },
     /// Machines that asked to boot and that no Machine object names
     Discovered,
-    /// Print a page of the documentation, or list the pages: messages name them as docs/FOLDER/NAME.md
+    /// Print a page of the documentation, such as docs/troubleshooting/stuck.md, or list the pages
     Docs {
         /// The page, such as stuck or docs/troubleshooting/stuck.md [default: list all]
         #[arg(value_parser = crate::docs::name)]
