@@ -275,9 +275,9 @@ fn pin_consequences(machine: &Machine, target: &MachineConfigurationVersion, del
     if let Some(other) = others.filter(|other| **other != target.spec.configuration_name) {
         facts.push(format!("{name} uses MachineConfiguration {other} until now"));
     }
-    facts.push("{name} ignores later edits until `version` is removed from spec.configurationRef".to_owned());
+    facts.push(format!("{name} ignores later edits until `version` is removed from spec.configurationRef"));
     if machine.spec.paused {
-        facts.push("{name} is paused; nothing changes until it is unpaused".to_owned());
+        facts.push(format!("{name} is paused; nothing changes until it is unpaused"));
     }
     facts
 }
