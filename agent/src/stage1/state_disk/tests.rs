@@ -523,5 +523,5 @@ fn a_disk_that_is_in_use_is_left_alone() {
     let disk = Disk::new(|_| {});
     disk.prepare("node-1", WipeRequest::IfBlank).unwrap();
     let again = disk.prepare("node-1", WipeRequest::Once("t1".to_owned()));
-    assert!(matches!(again, Err(StageError::System { act: "get for ourselves", .. })), "{again:?}");
+    assert!(matches!(again, Err(StageError::System { act: "open exclusively", .. })), "{again:?}");
 }
