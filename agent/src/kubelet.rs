@@ -5,4 +5,5 @@ pub mod client;
 pub mod connection;
 pub mod control_plane;
 pub mod credential;
+pub mod node_name;
 pub mod slot_root;

@@ -1,5 +1,6 @@
 //! The node's own way to the API server: as the kubelet of the slot that runs, with its kubeconfig.
 //!
+//! The Node is the one that the kubelet's client certificate names: the Node of a claimed host has another name than its Machine.
 //! A kubelet may cordon its own Node and evict the Pods on it, and of no other (Node authorization, NodeRestriction). The agent's own
 //! role has neither right: RBAC cannot name "the Pods of the Node of my name". Called by `operation` and `node`.
 
@@ -15,6 +16,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::connection::{KUBECONFIG, KubeletCredential, Way};
+use super::node_name::{NodeName, ReadNodeNameError};
 use super::slot_root::running;
 use crate::bus::{BusError, Machines};
 use crate::https::request::AskError;
@@ -50,6 +52,16 @@ pub enum AskNodeError {
     /// The kubeconfig cannot be used.
     #[error("{KUBECONFIG} of the slot is not usable: {0}")]
     Kubeconfig(String),
+    /// The kubelet's certificate does not name a Node.
+    #[error(
+        "cannot find the Node of Machine {machine} by the kubelet's client certificate: {problem}; check {KUBECONFIG} in the slot"
+    )]
+    NodeName {
+        /// Machine of the host.
+        machine: MachineName,
+        /// Problem of the certificate.
+        problem: ReadNodeNameError,
+    },
     /// The connection cannot be prepared.
     #[error(transparent)]
     Prepare(#[from] AskError),
@@ -84,11 +96,18 @@ impl AskNodeError {
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Refused { status, .. } if (400..500).contains(status) && !matches!(status, 401 | 408 | 409 | 429))
     }
+
+    /// Returns true if the kubelet's certificate does not name its Node.
+    pub fn is_of_certificate(&self) -> bool {
+        matches!(self, Self::NodeName { .. })
+    }
 }
 
 /// Our Node and the Pods on it.
 #[async_trait]
 pub trait NodeApi: Send + Sync {
+    /// Name of the Node. None: no slot runs, it has not joined, or its certificate names no Node.
+    async fn name(&self) -> Option<NodeName>;
     /// The Node; none: no slot runs, it has not joined, or there is no such Node.
     async fn node(&self) -> Result<Option<NodeView>, AskNodeError>;
     /// Cordons the Node for an operation (UID), or uncordons it. Fails if
@@ -106,23 +125,23 @@ pub trait NodeApi: Send + Sync {
 pub struct SlotKubelet {
     machines: Arc<dyn Machines>,
     root: PathBuf,
-    node: MachineName,
+    machine: MachineName,
 }
 
 impl SlotKubelet {
-    /// Creates the client of the host whose root directory is `root`. The Node has the Machine's name.
-    pub fn new(machines: Arc<dyn Machines>, root: &Path, node: MachineName) -> Self {
-        Self { machines, root: root.to_owned(), node }
+    /// Creates the client of the host whose root directory is `root`.
+    pub fn new(machines: Arc<dyn Machines>, root: &Path, machine: MachineName) -> Self {
+        Self { machines, root: root.to_owned(), machine }
     }
 
     /// The Machine of this host.
     pub(super) fn machine(&self) -> &MachineName {
-        &self.node
+        &self.machine
     }
 
-    /// Opens a connection with the kubelet's credential; none: no slot runs, or it has not joined. Read again
-    /// each time, because certificates rotate.
-    pub(super) async fn open(&self) -> Result<Option<Way>, AskNodeError> {
+    /// Reads the kubelet's credential; none: no slot runs, or it has not joined. Read again each time, because
+    /// certificates rotate.
+    async fn credential(&self) -> Result<Option<KubeletCredential>, AskNodeError> {
         let Some(container) = running(self.machines.as_ref()).await? else { return Ok(None) };
         let failed = |path: &str| {
             let path = path.to_owned();
@@ -131,22 +150,46 @@ impl SlotKubelet {
         let inside = container.leader.open_root(&self.root).map_err(failed("/"))?;
         let read = |path: &str| inside.read_text(path).map_err(failed(path));
         let Some(text) = read(KUBECONFIG)? else { return Ok(None) };
-        Way::new(&KubeletCredential::read(&text, &read)?).map(Some)
+        KubeletCredential::read(&text, &read).map(Some)
+    }
+
+    /// Opens a connection with the kubelet's credential; none: no slot runs, or it has not joined.
+    pub(super) async fn open(&self) -> Result<Option<Way>, AskNodeError> {
+        self.credential().await?.map(|credential| Way::new(&credential)).transpose()
     }
 
     /// The way for what was seen through it a moment ago.
     pub(super) async fn way(&self) -> Result<Way, AskNodeError> {
-        self.open().await?.ok_or_else(|| {
-            AskNodeError::Kubeconfig("the file is missing because the slot has stopped".to_owned())
-        })
+        self.open().await?.ok_or_else(stopped)
+    }
+
+    /// Opens a connection with the kubelet's credential, and reads the name of its Node from the same credential (D5).
+    async fn open_node(&self) -> Result<Option<(Way, NodeName)>, AskNodeError> {
+        let Some(credential) = self.credential().await? else { return Ok(None) };
+        let name = NodeName::of_certificate(&credential.certificate_pem);
+        let name =
+            name.map_err(|problem| AskNodeError::NodeName { machine: self.machine.clone(), problem })?;
+        Ok(Some((Way::new(&credential)?, name)))
+    }
+
+    /// Sends a merge patch of the Node.
+    async fn patch(&self, body: Value) -> Result<(), AskNodeError> {
+        let (way, name) = self.open_node().await?.ok_or_else(stopped)?;
+        let path = format!("{}?fieldManager=bedplate-agent", path(&name));
+        way.ask(Method::PATCH, &path, Some(("application/merge-patch+json", body))).await.map(drop)
     }
 }
 
 #[async_trait]
 impl NodeApi for SlotKubelet {
+    async fn name(&self) -> Option<NodeName> {
+        let found = self.credential().await.ok().flatten();
+        found.and_then(|credential| NodeName::of_certificate(&credential.certificate_pem).ok())
+    }
+
     async fn node(&self) -> Result<Option<NodeView>, AskNodeError> {
-        let Some(way) = self.open().await? else { return Ok(None) };
-        match way.get(&format!("/api/v1/nodes/{}", self.node)).await {
+        let Some((way, name)) = self.open_node().await? else { return Ok(None) };
+        match way.get(&path(&name)).await {
             Ok(node) => Ok(Some(node_view(&node))),
             Err(AskNodeError::Refused { status: 404, .. }) => Ok(None),
             Err(error) => Err(error),
@@ -154,25 +197,22 @@ impl NodeApi for SlotKubelet {
     }
 
     async fn cordon(&self, seen: &NodeView, by: Option<&str>) -> Result<(), AskNodeError> {
-        let way = self.way().await?;
         let unschedulable = by.map(|_| true);
         let body = json!({
             "metadata": { "resourceVersion": seen.version, "annotations": { CORDONED_BY: by } },
             "spec": { "unschedulable": unschedulable },
         });
-        let path = format!("/api/v1/nodes/{}?fieldManager=bedplate-agent", self.node);
-        way.ask(Method::PATCH, &path, Some(("application/merge-patch+json", body))).await.map(drop)
+        self.patch(body).await
     }
 
     async fn edit(&self, labels: Option<&Edit>, annotations: Option<&Edit>) -> Result<(), AskNodeError> {
-        let way = self.way().await?;
         let body = json!({ "metadata": { "labels": merged(labels), "annotations": merged(annotations) } });
-        let path = format!("/api/v1/nodes/{}?fieldManager=bedplate-agent", self.node);
-        way.ask(Method::PATCH, &path, Some(("application/merge-patch+json", body))).await.map(drop)
+        self.patch(body).await
     }
 
     async fn pods(&self) -> Result<Vec<Pod>, AskNodeError> {
-        drain::pods(&self.way().await?, self.node.as_str()).await
+        let (way, name) = self.open_node().await?.ok_or_else(stopped)?;
+        drain::pods(&way, name.as_str()).await
     }
 
     async fn evict(&self, pod: &Pod, grace: Option<u32>) -> Result<Evicted, AskNodeError> {
@@ -194,6 +234,16 @@ impl PodApi for Way {
         let AskNodeError::Refused { status, message, again, .. } = error else { return None };
         Some(Rejection { status: *status, message: message.clone(), again: *again })
     }
+}
+
+/// Returns the path of a Node.
+fn path(name: &NodeName) -> String {
+    format!("/api/v1/nodes/{name}")
+}
+
+/// Returns the error of a slot that has stopped since its Node was read.
+fn stopped() -> AskNodeError {
+    AskNodeError::Kubeconfig("the file is missing because the slot has stopped".to_owned())
 }
 
 /// Returns an edit as a merge patch: null removes a key.
@@ -225,21 +275,4 @@ fn taint(object: &Value) -> Option<Taint> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rejection_is_what_the_api_server_answered_and_a_forbidden_one_is_final() {
-        let refused = |status, again| AskNodeError::Refused {
-            url: "u".into(),
-            status,
-            message: "budget".into(),
-            again,
-        };
-        let held = Rejection { status: 429, message: "budget".into(), again: Some(10) };
-        assert_eq!(Way::rejection(&refused(429, Some(10))), Some(held));
-        assert_eq!(Way::rejection(&AskNodeError::Answer("u".into())), None);
-        assert!(refused(403, None).is_final());
-        assert!(!refused(503, None).is_final());
-    }
-}
+mod tests;

@@ -296,7 +296,10 @@ async fn look_inside(
         return unknown(Some(why));
     }
     slot.is_kubelet_healthy = true;
-    let name = filled.node_name.unwrap_or_else(|| parts.machine.clone());
+    // The Node of the Machine's name, if there is one, is another host's.
+    let Some(name) = filled.node_name else {
+        return unknown(Some("the record of the slot names no Node; release the claim".to_owned()));
+    };
     let node = match parts.claimed_node.find(&name).await {
         Err(error) => return unknown(Some(explained(&error))),
         Ok(None) => JoinedNode::Absent,

@@ -1,5 +1,6 @@
 //! Cordons the Node, evicts its Pods, and uncordons it. Part of `run`; `rules::drain` selects the Pods.
 //!
+//! The Node is that of the kubelet's certificate (D5). Without its name no Pod is evicted, and the operation fails.
 //! Each turn reads the Pods again, so that the next agent continues after a kill. Only a Node that was
 //! cordoned for an operation is uncordoned after it, as its annotation records.
 
@@ -40,25 +41,23 @@ impl Runner {
         let mut held = BTreeMap::new();
         loop {
             self.beat.beat();
-            let left = match self.drain_once(drain, &mut held).await {
+            let (reason, left) = match self.drain_once(drain, &mut held).await {
                 Ok(Progress::Done) => return Outcome::Ready,
                 Ok(Progress::Cordon(seen)) => match self.cordon(&seen, &uid).await {
                     Ok(()) => continue,
-                    Err(why) => why,
+                    Err(why) => (AgentOutcome::DrainTimedOut, why),
                 },
                 Ok(Progress::Refused(reason, message)) => return Outcome::End(End::failed(reason, message)),
-                Ok(Progress::Left(message)) => message,
-                Err(error) if error.is_final() => {
+                Ok(Progress::Left(message)) => (AgentOutcome::DrainTimedOut, message),
+                Err(error) if error.is_final() || error.is_of_certificate() => {
                     return Outcome::End(End::failed(AgentOutcome::DrainFailed, chain(&error)));
                 }
-                Err(error) => chain(&error),
+                Err(error @ AskNodeError::Kubeconfig(_)) => (AgentOutcome::DrainFailed, chain(&error)),
+                Err(error) => (AgentOutcome::DrainTimedOut, chain(&error)),
             };
             if self.now() >= until {
                 let seconds = drain.limit.as_secs();
-                return Outcome::End(End::failed(
-                    AgentOutcome::DrainTimedOut,
-                    format!("not drained within {seconds} s: {left}"),
-                ));
+                return Outcome::End(End::failed(reason, format!("not drained within {seconds} s: {left}")));
             }
             self.tell(&format!("draining: {left}")).await;
             tokio::select! {

@@ -111,9 +111,10 @@ impl Runner {
                 self.tell(&format!("{}; waiting to uncordon the Node: {why}", end.message)).await;
                 return Some(RETRY_DELAY);
             }
-            let node = &self.parts.machine;
-            end.message =
-                format!("{}; the Node may still be cordoned ({why}): `kubectl uncordon {node}`", end.message);
+            let node = self.parts.node.name().await;
+            let remedy =
+                node.map_or("`kubectl uncordon` it".to_owned(), |name| format!("`kubectl uncordon {name}`"));
+            end.message = format!("{}; the Node may still be cordoned ({why}): {remedy}", end.message);
             if end.complete {
                 end = End::failed(AgentOutcome::UncordonFailed, end.message);
             }

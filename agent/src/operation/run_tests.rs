@@ -27,6 +27,7 @@ use super::run::{Parts, run};
 use crate::bus::fake::{FakeMachines, FakeUnits, unit_state};
 use crate::bus::{ActiveState, BusError, Exit, Inhibitor, Leader, Power, Ran};
 use crate::kubelet::client::{AskNodeError, NodeApi, NodeView};
+use crate::kubelet::node_name::{NodeName, ReadNodeNameError};
 use bedplate_rules::drain::{Evicted, Pod};
 
 /// Longer than any operation here, on a clock that only tests move.
@@ -83,6 +84,8 @@ struct FakeNode {
     by: Option<String>,
     pods: Vec<Pod>,
     held: u32,
+    /// True if the kubelet's certificate names no Node.
+    nameless: bool,
     calls: Vec<String>,
 }
 
@@ -158,8 +161,16 @@ impl Power for World {
 
 #[async_trait]
 impl NodeApi for World {
+    async fn name(&self) -> Option<NodeName> {
+        None
+    }
+
     async fn node(&self) -> Result<Option<NodeView>, AskNodeError> {
         let node = self.node.lock().unwrap();
+        if node.nameless {
+            let (machine, problem) = ("a".parse().unwrap(), ReadNodeNameError::Subject);
+            return Err(AskNodeError::NodeName { machine, problem });
+        }
         let (cordoned, cordoned_by) = (node.cordoned, node.by.clone());
         Ok(Some(NodeView { cordoned, cordoned_by, version: "1".into(), taints: Vec::new() }))
     }
@@ -515,6 +526,21 @@ async fn o7_a_service_that_does_not_stay_up_fails_with_its_journal() {
     no_slot.machines.remove(&"bedplate-a".parse().unwrap());
     no_slot.live_to_the_end().await;
     assert_eq!(no_slot.reason(), "NoRunningSlot");
+}
+
+#[tokio::test(start_paused = true)]
+async fn d5_drain_without_a_certificate_of_a_node_fails_and_nothing_goes_down() {
+    for operation in ["reboot", "shutdown"] {
+        let world = World::new(operation, json!({"drain": "true"}), false);
+        world.node.lock().unwrap().nameless = true;
+        world.live_to_the_end().await;
+        let status = world.status();
+        assert_eq!((status.state, world.reason().as_str()), (Some(OperationState::Failed), "DrainFailed"));
+        let message = status.message.unwrap_or_default();
+        assert!(message.contains("the Node of Machine a"), "{message}");
+        assert_eq!(world.ends.lock().unwrap().as_slice(), [""; 0], "{operation}");
+        assert_eq!(world.node.lock().unwrap().calls, [""; 0], "{operation}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

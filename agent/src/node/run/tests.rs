@@ -26,6 +26,7 @@ use crate::bus::fake::{FakeMachines, FakeUnits, Fault, unit_state};
 use crate::bus::kill_points::KillPoints;
 use crate::bus::{ActiveState, JobResult, Leader, UnitName};
 use crate::kubelet::client::{AskNodeError, NodeApi, NodeView};
+use crate::kubelet::node_name::NodeName;
 use crate::node::effects::{Credential, Credentials, Disk, Gate, Images};
 use crate::node::trash;
 use crate::plane::{
@@ -191,6 +192,10 @@ struct FakeNode {
 
 #[async_trait]
 impl NodeApi for FakeNode {
+    async fn name(&self) -> Option<NodeName> {
+        None
+    }
+
     async fn node(&self) -> Result<Option<NodeView>, AskNodeError> {
         let taints = self.taints.lock().unwrap().clone();
         Ok(Some(NodeView { cordoned: false, cordoned_by: None, version: "1".to_owned(), taints }))
