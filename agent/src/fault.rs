@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn common_fault_is_explained() {
-        for (text, told) in [
+        for (text, expected) in [
             (
                 "invalid peer certificate: certificate not valid yet: verification time 5 (UNIX)",
                 "compare `date -u`",
@@ -110,7 +110,11 @@ mod tests {
             ("kubelet.service: Failed with result 'oom-kill'.", "memory is too small"),
             ("the list was refused with status 401: Unauthorized (Unauthorized)", "re-enroll it"),
         ] {
-            assert!(advice(text).is_some_and(|advice| advice.contains(told)), "{text}: {:?}", advice(text));
+            assert!(
+                advice(text).is_some_and(|advice| advice.contains(expected)),
+                "{text}: {:?}",
+                advice(text)
+            );
         }
         assert_eq!(advice("connection refused"), None);
         let twice = format!("no such host; {}", advice("no such host").unwrap());

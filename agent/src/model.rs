@@ -257,7 +257,7 @@ pub struct Health {
     /// True if the container runtime reports that it and its network are ready.
     pub runtime: bool,
     /// True while the slot's own API server is not ready. Always false for a worker.
-    pub awaits_control_plane: bool,
+    pub waits_for_control_plane: bool,
     /// True if a Pod sandbox was started in this trial.
     pub sandbox: bool,
     /// Human-readable message of the first missing part.

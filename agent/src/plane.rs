@@ -59,7 +59,7 @@ pub use operation::WriteOperationError;
 pub use secret::{ReadSecretError, SecretData};
 pub use slot_home::{OwnNode, SlotHome};
 pub use standalone::Standalone;
-pub use status::{ConditionTold, NodeTold, Truth};
+pub use status::{ConditionReport, NodeStatusReport, Truth};
 
 use crate::model::Api;
 
@@ -76,7 +76,7 @@ pub trait Decider: Send + Sync {
 
     /// Reports the state of the node. It is written when it has changed, once a
     /// report of the host was accepted.
-    fn tell_node(&self, told: NodeTold);
+    fn report_node(&self, reported: NodeStatusReport);
 
     /// Reports the state of an operation, if its object is unchanged since `operation` was read.
     async fn write_operation(

@@ -237,16 +237,16 @@ fn wire_format_of_a_standalone_agent_is_frozen() {
     let machine = serde_json::from_str(machine).unwrap();
     let operation = r#"{"apiVersion":"bedplate.dev/v1alpha1","kind":"MachineOperation","metadata":{"name":"x"},"spec":{"machineRef":{"name":"a"},"operationName":"reboot"}}"#;
     let object: MachineOperation = serde_json::from_str(operation).unwrap();
-    let told = WatchResponse::Changed {
+    let reported = WatchResponse::Changed {
         revision: "r2".into(),
         machine,
         version: None,
         operations: vec![object.clone()],
     };
-    let text = serde_json::to_string(&told).unwrap();
+    let text = serde_json::to_string(&reported).unwrap();
     assert!(text.starts_with(r#"{"result":"changed","revision":"r2","machine":{"apiVersion":"#), "{text}");
     assert!(text.ends_with(&format!(r#""operations":[{operation}]}}"#)), "{text}");
-    assert_eq!(serde_json::from_str::<WatchResponse>(&text).unwrap(), told);
+    assert_eq!(serde_json::from_str::<WatchResponse>(&text).unwrap(), reported);
     let status = MachineOperationStatus {
         state: Some(OperationState::InProgress),
         executor: Some("bedplate-agent/a".into()),

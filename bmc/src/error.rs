@@ -270,7 +270,7 @@ pub fn is_hidden(sign: char) -> bool {
 }
 
 /// Sanitizes a text of a BMC for users: no control characters, spaces collapsed, at most 300 characters.
-pub fn told(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     let visible: String =
         text.chars().take(8 * MOST_TOLD).map(|c| if is_hidden(c) { ' ' } else { c }).collect();
     let folded = visible.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -288,8 +288,8 @@ mod tests {
 
     #[test]
     fn text_of_a_bmc_is_sanitized_and_shortened() {
-        assert_eq!(told("  a\u{1b}[31m\r\nb\t c\u{202e}d "), "a [31m b c d");
-        let long = told(&"é".repeat(5000));
+        assert_eq!(printable("  a\u{1b}[31m\r\nb\t c\u{202e}d "), "a [31m b c d");
+        let long = printable(&"é".repeat(5000));
         assert_eq!(long.chars().count(), MOST_TOLD);
         assert!(long.ends_with('…'));
     }

@@ -21,7 +21,7 @@ pub mod tls;
 
 pub use bedplate_api::reason::bmc::BmcFault;
 pub use connect::connect;
-pub use error::{BmcError, is_hidden, told};
+pub use error::{BmcError, is_hidden, printable};
 pub use model::{
     Bmc, BootMode, BootSource, Console, Credentials, Deadlines, Health, HealthState, Identity, LogEntry,
     Performed, PowerRequest, PowerState,

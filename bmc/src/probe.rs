@@ -48,13 +48,13 @@ pub async fn look(
         let mut bmc = Redfish::new(&checked, trust, credentials, system_id, deadlines)?;
         return redfish(&mut bmc).await.map(Found::Redfish);
     }
-    let nobody = || Credentials { username: String::new(), password: String::new().into() };
-    let mut bmc = Redfish::new(&checked, trust, nobody(), system_id.clone(), deadlines)?;
-    let found = match for_nobody(&mut bmc).await {
+    let anonymous = || Credentials { username: String::new(), password: String::new().into() };
+    let mut bmc = Redfish::new(&checked, trust, anonymous(), system_id.clone(), deadlines)?;
+    let found = match anonymous_probe(&mut bmc).await {
         Err(BmcError::CertificateChanged { .. } | BmcError::CertificateUntrusted { .. }) => {
             let insecure = Trust::Insecure;
-            let mut bmc = Redfish::new(&checked, &insecure, nobody(), system_id, deadlines)?;
-            for_nobody(&mut bmc).await
+            let mut bmc = Redfish::new(&checked, &insecure, anonymous(), system_id, deadlines)?;
+            anonymous_probe(&mut bmc).await
         }
         found => found,
     };
@@ -62,8 +62,8 @@ pub async fn look(
 }
 
 /// Returns the public facts of a Redfish service.
-async fn for_nobody(bmc: &mut Redfish) -> Result<Probe, BmcError> {
-    let (found, seen) = (bmc.root_for_nobody().await?, bmc.certificate());
+async fn anonymous_probe(bmc: &mut Redfish) -> Result<Probe, BmcError> {
+    let (found, seen) = (bmc.anonymous_root().await?, bmc.certificate());
     Ok(Probe {
         authenticated: false,
         identity: found.as_ref().map(|found| found.identity.clone()).unwrap_or_default(),
@@ -259,8 +259,8 @@ impl fmt::Display for IpmiProbe {
         let machine = [&identity.vendor, &identity.product, &identity.serial].map(Option::as_deref);
         let machine = machine.into_iter().flatten().collect::<Vec<_>>().join(", ");
         writeln!(f, "machine       {}", if machine.is_empty() { "not reported" } else { &machine })?;
-        let told = |text: &Option<String>| text.clone().unwrap_or_else(|| "not reported".to_owned());
-        writeln!(f, "BMC           {}, {}", told(&identity.controller), told(&identity.firmware))?;
+        let shown = |text: &Option<String>| text.clone().unwrap_or_else(|| "not reported".to_owned());
+        writeln!(f, "BMC           {}, {}", shown(&identity.controller), shown(&identity.firmware))?;
         let suite = self.suite.map_or_else(|| "none".to_owned(), |suite| suite.to_string());
         writeln!(f, "session       cipher suite {suite}, privilege {}", self.privilege.unwrap_or("none"))?;
         writeln!(

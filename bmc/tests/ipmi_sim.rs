@@ -50,13 +50,13 @@ async fn a_machine_is_read_set_to_boot_and_switched() {
     assert_eq!(machine, [Some("EXAMPLE CORP"), Some("Server 9"), Some("SN-0042")]);
     assert_eq!(bmc.identity().await.unwrap(), identity);
     bmc.set_next_boot(BootSource::Pxe, None).await.unwrap();
-    simulator.told("boot pxe").await;
+    simulator.received("boot pxe").await;
     bmc.power(PowerRequest::On).await.unwrap();
-    simulator.told("power 1").await;
+    simulator.received("power 1").await;
     bmc.power(PowerRequest::GracefulOff).await.unwrap();
-    simulator.told("shutdown 1").await;
+    simulator.received("shutdown 1").await;
     bmc.power(PowerRequest::ForceOff).await.unwrap();
-    simulator.told("power 0").await;
+    simulator.received("power 0").await;
     let health = bmc.health().await.unwrap();
     assert_eq!(health.overall, HealthState::Critical);
     assert_eq!(health.concerns, ["CPU1 Temp: above the upper critical threshold", "PS2: failure"]);

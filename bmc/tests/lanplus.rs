@@ -95,11 +95,11 @@ async fn the_boot_flags_say_bios_or_uefi_as_the_machine_boots() {
 async fn boot_flags_read_as_not_in_force_are_a_reported_quirk() {
     let machine = Machine::start();
     let mut bmc = client(&machine).await;
-    for (invalid, told) in [(true, true), (false, false)] {
+    for (invalid, expected) in [(true, true), (false, false)] {
         machine.state().invalid = invalid;
         bmc.set_next_boot(BootSource::Pxe, None).await.unwrap();
         let quirks = bmc.quirks();
-        assert_eq!(quirks.iter().any(|quirk| quirk == "boot-flags-not-shown-valid"), told, "{quirks:?}");
+        assert_eq!(quirks.iter().any(|quirk| quirk == "boot-flags-not-shown-valid"), expected, "{quirks:?}");
     }
 }
 

@@ -194,7 +194,7 @@ async fn a_changed_certificate_ends_it_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_nobody_signed_is_not_trusted_and_insecure_says_so() {
+async fn self_signed_certificate_is_refused_and_accepted_by_insecure() {
     let service = Service::start().await;
     let pem = rcgen::generate_simple_self_signed(vec!["ca.example".to_owned()]).unwrap().cert.pem();
     let mut bmc = service.client_with(PASSWORD, None, &Trust::Authorities(Some(pem)), quick()).unwrap();
@@ -579,8 +579,8 @@ async fn a_login_that_fails_or_hangs_has_changed_nothing() {
         Reply::Is(307, away, String::new()),
     ] {
         let service = Service::start().await;
-        let told = reply.clone();
-        service.hook(move |seen, _| (seen.path == SESSIONS).then(|| told.clone()));
+        let answer = reply.clone();
+        service.hook(move |seen, _| (seen.path == SESSIONS).then(|| answer.clone()));
         let mut bmc = service.client_with(PASSWORD, None, &Trust::Pin(vec![service.pin]), deadlines).unwrap();
         let error = bmc.power(PowerRequest::Cycle).await.unwrap_err();
         assert!(!error.may_have_happened(), "{reply:?}: {error}");
@@ -592,8 +592,8 @@ async fn unproven_login_is_sent_twice_a_minute_per_account() {
     let deadlines = Deadlines { request: Duration::from_millis(300), ..quick() };
     for reply in [Reply::Hang, Reply::Close, Reply::Is(429, vec![], String::new())] {
         let service = Service::start().await;
-        let told = reply.clone();
-        service.hook(move |seen, _| (seen.path == SESSIONS).then(|| told.clone()));
+        let answer = reply.clone();
+        service.hook(move |seen, _| (seen.path == SESSIONS).then(|| answer.clone()));
         let client =
             || service.client_with(PASSWORD, None, &Trust::Pin(vec![service.pin]), deadlines).unwrap();
         let mut first = client();

@@ -90,8 +90,8 @@ async fn ilo_is_shut_down_by_its_power_button_and_only_while_it_is_on() {
     assert_eq!(bmc.power(PowerRequest::Cycle).await.unwrap(), Performed("ForceRestart"));
     let found = probe::redfish(&mut bmc).await.unwrap();
     assert_eq!(found.quirks[0].name, "power-button-is-graceful");
-    let told = serde_json::to_value(&found).unwrap()["quirks"][0].clone();
-    assert!(told["name"] == "power-button-is-graceful" && told["seenOn"].is_string(), "{told}");
+    let quirk = serde_json::to_value(&found).unwrap()["quirks"][0].clone();
+    assert!(quirk["name"] == "power-button-is-graceful" && quirk["seenOn"].is_string(), "{quirk}");
 }
 
 #[tokio::test]

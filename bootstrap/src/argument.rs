@@ -4,7 +4,7 @@
 use bedplate_api::configuration::KubeletArgument;
 use serde_json::{Map, Value, json};
 
-use crate::mistake::{Mistake, Mistakes};
+use crate::field_error::{FieldError, FieldErrors};
 use crate::release::Format;
 
 /// Arguments that a version must not set, and the alternative.
@@ -39,18 +39,18 @@ pub(crate) fn of_version(
     path: &str,
     given: &[KubeletArgument],
     format: Format,
-    mistakes: &mut Mistakes,
+    errors: &mut FieldErrors,
 ) -> Vec<Argument> {
-    let mut all = theirs.map(|theirs| read(theirs, path, format, mistakes)).unwrap_or_default();
+    let mut all = theirs.map(|theirs| read(theirs, path, format, errors)).unwrap_or_default();
     all.extend(given.iter().map(|argument| Argument::new(&argument.name, argument.value.as_str())));
     for argument in &all {
         let owned = OWNED.iter().find(|(name, _)| *name == argument.name);
         if let Some((name, instead)) = owned {
-            mistakes.push(Mistake::Misplaced { field: format!("the kubelet argument {name}"), instead });
+            errors.push(FieldError::Misplaced { field: format!("the kubelet argument {name}"), instead });
         }
         // kubeadm writes all arguments into one line of an environment file, which systemd splits at spaces.
         if argument.value.chars().any(|c| c.is_whitespace() || c.is_control() || "\"'\\".contains(c)) {
-            mistakes.push(Mistake::InvalidField {
+            errors.push(FieldError::InvalidField {
                 field: format!("the kubelet argument {}", argument.name),
                 expected: "must not contain spaces, quotes or backslashes, which kubeadm cannot pass on"
                     .to_owned(),
@@ -61,9 +61,9 @@ pub(crate) fn of_version(
 }
 
 /// Reads arguments like kubeadm of this format.
-fn read(value: &Value, path: &str, format: Format, mistakes: &mut Mistakes) -> Vec<Argument> {
+fn read(value: &Value, path: &str, format: Format, errors: &mut FieldErrors) -> Vec<Argument> {
     let mut wrong = |expected: &str| {
-        mistakes.push(Mistake::InvalidField { field: path.to_owned(), expected: expected.to_owned() });
+        errors.push(FieldError::InvalidField { field: path.to_owned(), expected: expected.to_owned() });
         Vec::new()
     };
     match (format, value) {
@@ -86,13 +86,13 @@ fn read(value: &Value, path: &str, format: Format, mistakes: &mut Mistakes) -> V
 }
 
 /// Renders arguments for this format.
-pub(crate) fn render(arguments: &[Argument], format: Format, mistakes: &mut Mistakes) -> Value {
+pub(crate) fn render(arguments: &[Argument], format: Format, errors: &mut FieldErrors) -> Value {
     match format {
         Format::V1Beta3 => {
             let mut map = Map::new();
             for Argument { name, value } in arguments {
                 if map.insert(name.clone(), Value::from(value.as_str())).is_some() {
-                    mistakes.push(Mistake::RepeatedArgument { name: name.clone() });
+                    errors.push(FieldError::RepeatedArgument { name: name.clone() });
                 }
             }
             Value::Object(map)
@@ -112,11 +112,11 @@ mod tests {
             .iter()
             .map(|(name, value)| KubeletArgument { name: (*name).into(), value: (*value).into() })
             .collect();
-        let mut mistakes = Mistakes::default();
+        let mut errors = FieldErrors::default();
         let theirs = (!theirs.is_null()).then_some(theirs);
-        let all = of_version(theirs, "joinConfiguration.x", &given, format, &mut mistakes);
-        let value = render(&all, format, &mut mistakes);
-        mistakes.or(value).map_err(|error| error.to_string())
+        let all = of_version(theirs, "joinConfiguration.x", &given, format, &mut errors);
+        let value = render(&all, format, &mut errors);
+        errors.or(value).map_err(|error| error.to_string())
     }
 
     #[test]

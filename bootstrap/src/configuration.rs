@@ -9,10 +9,10 @@ use serde_json::{Map, Value, json};
 use crate::argument::Argument;
 use crate::document::yaml;
 use crate::field::{Part, check, object};
+use crate::field_error::{FieldError, FieldErrors, RenderKubeadmError};
 use crate::kubelet::{self, Approver};
 use crate::label::is_dns_name;
 use crate::merge::{at, overlay};
-use crate::mistake::{Mistake, Mistakes, RenderKubeadmError};
 use crate::registration::{Identity, node_registration};
 use crate::release::{Format, KUBELET_PATCHES, Release};
 use crate::{Discovery, File, InitInput, Input, KUBEADM_CONFIG, Rendered, socket_url};
@@ -28,20 +28,20 @@ struct Version<'a> {
 }
 
 impl<'a> Version<'a> {
-    fn of(kubernetes: &'a KubernetesSpec) -> Result<Self, Mistake> {
+    fn of(kubernetes: &'a KubernetesSpec) -> Result<Self, FieldError> {
         let release = Release::of(&kubernetes.version)?;
         Ok(Self { kubernetes, release, format: release.format() })
     }
 
     /// Returns a free-form part of the version.
-    fn part(&self, part: Part, mistakes: &mut Mistakes) -> Value {
+    fn part(&self, part: Part, errors: &mut FieldErrors) -> Value {
         let value = match part {
             Part::Cluster => &self.kubernetes.cluster_configuration,
             Part::Init => &self.kubernetes.init_configuration,
             Part::Join => &self.kubernetes.join_configuration,
         };
-        let theirs = object(value.as_ref(), part, mistakes);
-        check(&theirs, part, self.format, &self.kubernetes.version, mistakes);
+        let theirs = object(value.as_ref(), part, errors);
+        check(&theirs, part, self.format, &self.kubernetes.version, errors);
         theirs
     }
 
@@ -59,13 +59,13 @@ impl<'a> Version<'a> {
         (part, approver): (Part, Approver),
         theirs: &Value,
         ours: &mut Map<String, Value>,
-        mistakes: &mut Mistakes,
+        errors: &mut FieldErrors,
     ) -> Option<File> {
         if self.release < KUBELET_PATCHES {
             return None;
         }
-        let directory = kubelet::patches_directory(theirs, part, mistakes);
-        let patch = kubelet::patch(self.kubernetes, approver, mistakes);
+        let directory = kubelet::patches_directory(theirs, part, errors);
+        let patch = kubelet::patch(self.kubernetes, approver, errors);
         let file = kubelet::patch_file(&directory, &patch);
         ours.insert("patches".to_owned(), json!({"directory": directory}));
         Some(file)
@@ -85,8 +85,8 @@ impl<'a> Version<'a> {
 
 pub(crate) fn join(input: &Input<'_>) -> Result<Rendered, RenderKubeadmError> {
     let version = Version::of(input.kubernetes)?;
-    let mut mistakes = Mistakes::default();
-    let mut theirs = version.part(Part::Join, &mut mistakes);
+    let mut errors = FieldErrors::default();
+    let mut theirs = version.part(Part::Join, &mut errors);
     let cri_socket = socket_url(input.cri_socket);
     let identity =
         Identity { node_name: input.node_name, provider_id: input.provider_id, cri_socket: &cri_socket };
@@ -99,19 +99,19 @@ pub(crate) fn join(input: &Input<'_>) -> Result<Rendered, RenderKubeadmError> {
         version.format,
         &mut theirs,
         &version.rotation(approver),
-        &mut mistakes,
+        &mut errors,
     );
     ours.insert("nodeRegistration".to_owned(), registration);
-    check_role(input.kubernetes, &theirs, &mut mistakes);
+    check_role(input.kubernetes, &theirs, &mut errors);
     if input.kubernetes.role == NodeRole::ControlPlane {
         ours.insert("controlPlane".to_owned(), json!({}));
     }
-    let mut credentials = add_discovery(input.discovery, &theirs, &mut ours, &mut mistakes);
-    let patch = version.kubelet_patch((Part::Join, approver), &theirs, &mut ours, &mut mistakes);
+    let mut credentials = add_discovery(input.discovery, &theirs, &mut ours, &mut errors);
+    let patch = version.kubelet_patch((Part::Join, approver), &theirs, &mut ours, &mut errors);
     if patch.is_none() && input.kubernetes.kubelet_configuration.is_some() {
-        mistakes.push(kubelet::without_patches(input.kubernetes));
+        errors.push(kubelet::without_patches(input.kubernetes));
     }
-    let document = overlay_part(&theirs, ours, Part::Join, &mut mistakes);
+    let document = overlay_part(&theirs, ours, Part::Join, &mut errors);
     let secret = ["discovery.bootstrapToken", "discovery.tlsBootstrapToken", "controlPlane.certificateKey"];
     credentials.extend(secret_in(&document, &secret));
     let leftovers = leftovers(input.kubernetes.role, &document);
@@ -124,7 +124,7 @@ pub(crate) fn join(input: &Input<'_>) -> Result<Rendered, RenderKubeadmError> {
         leftovers,
         cri_socket,
     };
-    mistakes.or(rendered)
+    errors.or(rendered)
 }
 
 /// Returns true if a JoinConfiguration has a discovery.
@@ -133,7 +133,7 @@ pub(crate) fn names_discovery(theirs: &Value) -> bool {
 }
 
 /// Checks the API server of a discovery by token as kubeadm does (`ValidateDiscoveryTokenAPIServer`).
-fn check_token(theirs: &Value, mistakes: &mut Mistakes) {
+fn check_token(theirs: &Value, errors: &mut FieldErrors) {
     const TOKEN: &str = "discovery.bootstrapToken";
     if at(theirs, TOKEN).is_none() {
         return;
@@ -142,7 +142,7 @@ fn check_token(theirs: &Value, mistakes: &mut Mistakes) {
     let endpoint = at(theirs, &field).and_then(Value::as_str).unwrap_or_default();
     if !is_endpoint(endpoint) {
         let field = format!("{}.{field}", Part::Join.name());
-        mistakes.push(Mistake::InvalidField {
+        errors.push(FieldError::InvalidField {
             field,
             expected: "must be the API server as host:port".to_owned(),
         });
@@ -165,13 +165,13 @@ fn add_discovery(
     discovery: Discovery<'_>,
     theirs: &Value,
     ours: &mut Map<String, Value>,
-    mistakes: &mut Mistakes,
+    errors: &mut FieldErrors,
 ) -> Vec<String> {
     if names_discovery(theirs) {
-        check_token(theirs, mistakes);
+        check_token(theirs, errors);
         return Vec::new();
     }
-    ours.insert("discovery".to_owned(), discovery.document(mistakes));
+    ours.insert("discovery".to_owned(), discovery.document(errors));
     match discovery {
         Discovery::File { kubeconfig_path } => vec![kubeconfig_path.to_owned()],
         Discovery::Token { .. } => Vec::new(),
@@ -191,7 +191,7 @@ fn leftovers(role: NodeRole, document: &Value) -> Vec<String> {
 }
 
 /// Checks the fields of the role. A worker has no fields of a control plane.
-fn check_role(kubernetes: &KubernetesSpec, theirs: &Value, mistakes: &mut Mistakes) {
+fn check_role(kubernetes: &KubernetesSpec, theirs: &Value, errors: &mut FieldErrors) {
     const INSTEAD: &str = "role is Worker; a control plane has role ControlPlane";
     if kubernetes.role == NodeRole::ControlPlane {
         return;
@@ -202,18 +202,18 @@ fn check_role(kubernetes: &KubernetesSpec, theirs: &Value, mistakes: &mut Mistak
         ("clusterConfiguration", kubernetes.cluster_configuration.is_some()),
     ];
     for (field, _) in fields.into_iter().filter(|(_, set)| *set) {
-        mistakes.push(Mistake::Misplaced { field: field.to_owned(), instead: INSTEAD });
+        errors.push(FieldError::Misplaced { field: field.to_owned(), instead: INSTEAD });
     }
 }
 
 pub(crate) fn init(input: &InitInput<'_>) -> Result<Rendered, RenderKubeadmError> {
     let version = Version::of(input.kubernetes)?;
-    let mut mistakes = Mistakes::default();
+    let mut errors = FieldErrors::default();
     if input.kubernetes.role == NodeRole::Worker {
         let expected = "must be ControlPlane to make a cluster".to_owned();
-        mistakes.push(Mistake::InvalidField { field: "role".to_owned(), expected });
+        errors.push(FieldError::InvalidField { field: "role".to_owned(), expected });
     }
-    let mut theirs = version.part(Part::Init, &mut mistakes);
+    let mut theirs = version.part(Part::Init, &mut errors);
     let cri_socket = socket_url(input.cri_socket);
     let identity =
         Identity { node_name: input.node_name, provider_id: input.provider_id, cri_socket: &cri_socket };
@@ -225,12 +225,12 @@ pub(crate) fn init(input: &InitInput<'_>) -> Result<Rendered, RenderKubeadmError
         version.format,
         &mut theirs,
         &[],
-        &mut mistakes,
+        &mut errors,
     );
     ours.insert("nodeRegistration".to_owned(), registration);
     let how = (Part::Init, Approver::Unknown);
-    let patch = version.kubelet_patch(how, &theirs, &mut ours, &mut mistakes);
-    let init = overlay_part(&theirs, ours, Part::Init, &mut mistakes);
+    let patch = version.kubelet_patch(how, &theirs, &mut ours, &mut errors);
+    let init = overlay_part(&theirs, ours, Part::Init, &mut errors);
     let mut command = command("init");
     if at(&init, "certificateKey").is_some() {
         // The key encrypts the certificates that are uploaded for further control planes. Without it they are
@@ -238,10 +238,10 @@ pub(crate) fn init(input: &InitInput<'_>) -> Result<Rendered, RenderKubeadmError
         command.push("--upload-certs".to_owned());
     }
     let credentials = secret_in(&init, &["bootstrapTokens", "certificateKey"]).into_iter().collect();
-    let mut documents = vec![init, cluster(&version, &mut mistakes)];
+    let mut documents = vec![init, cluster(&version, &mut errors)];
     if patch.is_none() {
         // The only possible way: it becomes the configuration of the complete cluster.
-        documents.push(kubelet::patch(input.kubernetes, Approver::Unknown, &mut mistakes));
+        documents.push(kubelet::patch(input.kubernetes, Approver::Unknown, &mut errors));
     }
     let config = config_file("kubeadm init", &documents);
     let rendered = Rendered {
@@ -252,21 +252,21 @@ pub(crate) fn init(input: &InitInput<'_>) -> Result<Rendered, RenderKubeadmError
         leftovers: Vec::new(),
         cri_socket,
     };
-    mistakes.or(rendered)
+    errors.or(rendered)
 }
 
-fn cluster(version: &Version<'_>, mistakes: &mut Mistakes) -> Value {
-    let theirs = version.part(Part::Cluster, mistakes);
+fn cluster(version: &Version<'_>, errors: &mut FieldErrors) -> Value {
+    let theirs = version.part(Part::Cluster, errors);
     let mut ours = version.head(Part::Cluster);
     ours.insert("kubernetesVersion".to_owned(), json!(version.kubernetes.version));
     if let Some(endpoint) = &version.kubernetes.api_server_endpoint {
         ours.insert("controlPlaneEndpoint".to_owned(), json!(endpoint));
     }
-    overlay_part(&theirs, ours, Part::Cluster, mistakes)
+    overlay_part(&theirs, ours, Part::Cluster, errors)
 }
 
-fn overlay_part(theirs: &Value, ours: Map<String, Value>, part: Part, mistakes: &mut Mistakes) -> Value {
-    overlay(theirs, &Value::Object(ours), part.name(), mistakes)
+fn overlay_part(theirs: &Value, ours: Map<String, Value>, part: Part, errors: &mut FieldErrors) -> Value {
+    overlay(theirs, &Value::Object(ours), part.name(), errors)
 }
 
 /// Returns the path of the configuration, if one of these fields makes it a secret.

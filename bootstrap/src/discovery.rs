@@ -12,7 +12,7 @@ use x509_parser::pem::Pem;
 use zeroize::Zeroizing;
 
 use crate::document::yaml;
-use crate::mistake::{Mistake, Mistakes};
+use crate::field_error::{FieldError, FieldErrors};
 
 /// Discovery of the API server, and the trust in it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,13 +45,13 @@ impl fmt::Debug for Discovery<'_> {
 
 impl Discovery<'_> {
     /// Renders kubeadm's `discovery`.
-    pub(crate) fn document(self, mistakes: &mut Mistakes) -> Value {
+    pub(crate) fn document(self, errors: &mut FieldErrors) -> Value {
         match self {
             Self::File { kubeconfig_path } => json!({"file": {"kubeConfigPath": kubeconfig_path}}),
             Self::Token { endpoint, token, ca_cert_hashes } => {
                 let mut wrong = |what: &str, expected: &str| {
                     let field = format!("the join's {what}");
-                    mistakes.push(Mistake::InvalidField { field, expected: expected.to_owned() });
+                    errors.push(FieldError::InvalidField { field, expected: expected.to_owned() });
                 };
                 if endpoint.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
                     wrong("API server", "must be host:port");
@@ -211,9 +211,9 @@ mod tests {
     fn token_that_kubeadm_would_refuse_is_refused_without_naming_it() {
         let hashes = [format!("sha256:{}", "a".repeat(64))];
         let document = |endpoint, token, ca_cert_hashes: &[String]| {
-            let mut mistakes = Mistakes::default();
-            let value = Discovery::Token { endpoint, token, ca_cert_hashes }.document(&mut mistakes);
-            mistakes.or(value).map_err(|error| error.to_string())
+            let mut errors = FieldErrors::default();
+            let value = Discovery::Token { endpoint, token, ca_cert_hashes }.document(&mut errors);
+            errors.or(value).map_err(|error| error.to_string())
         };
         assert!(document("10.0.0.1:6443", "abcdef.0123456789abcdef", &hashes).is_ok());
         assert!(document("[fd00::1]:6443", "abcdef.0123456789abcdef", &hashes).is_ok());

@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
+use crate::field_error::{FieldError, FieldErrors};
 use crate::merge::at;
-use crate::mistake::{Mistake, Mistakes};
 use crate::release::Format;
 
 /// A free-form part of a version's `template.kubernetes`.
@@ -80,12 +80,12 @@ impl Part {
 }
 
 /// Returns the free-form value as an object without empty fields. Empty if the value is absent.
-pub(crate) fn object(value: Option<&Value>, part: Part, mistakes: &mut Mistakes) -> Value {
+pub(crate) fn object(value: Option<&Value>, part: Part, errors: &mut FieldErrors) -> Value {
     match value {
         None | Some(Value::Null) => Value::Object(serde_json::Map::new()),
         Some(Value::Object(fields)) => Value::Object(crate::merge::without_nulls(fields)),
         Some(_) => {
-            mistakes.push(Mistake::NotAnObject { field: part.name().to_owned() });
+            errors.push(FieldError::NotAnObject { field: part.name().to_owned() });
             Value::Object(serde_json::Map::new())
         }
     }
@@ -93,21 +93,21 @@ pub(crate) fn object(value: Option<&Value>, part: Part, mistakes: &mut Mistakes)
 
 /// Refuses fields that kubeadm of this release would ignore, and a dry run, which would succeed without a
 /// Node.
-pub(crate) fn check(theirs: &Value, part: Part, format: Format, version: &str, mistakes: &mut Mistakes) {
+pub(crate) fn check(theirs: &Value, part: Part, format: Format, version: &str, errors: &mut FieldErrors) {
     let field = |path: &str| format!("{}.{path}", part.name());
     if at(theirs, "dryRun").is_some() {
-        mistakes.push(Mistake::Misplaced { field: field("dryRun"), instead: "a dry run makes no Node" });
+        errors.push(FieldError::Misplaced { field: field("dryRun"), instead: "a dry run makes no Node" });
     }
     match format {
         Format::V1Beta3 => {
             for path in part.new_in_v1beta4().iter().filter(|path| at(theirs, path).is_some()) {
                 let version = version.to_owned();
-                mistakes.push(Mistake::TooNew { field: field(path), since: "1.31", version });
+                errors.push(FieldError::TooNew { field: field(path), since: "1.31", version });
             }
         }
         Format::V1Beta4 => {
             let gone = part.gone_in_v1beta4().iter().filter(|(path, _)| at(theirs, path).is_some());
-            mistakes.extend(gone.map(|(path, instead)| Mistake::Gone {
+            errors.extend(gone.map(|(path, instead)| FieldError::Gone {
                 field: field(path),
                 since: "1.31",
                 instead,
@@ -124,7 +124,7 @@ pub(crate) fn check(theirs: &Value, part: Part, format: Format, version: &str, m
             (Format::V1Beta3, Some(_)) => "must be a map of names to values up to Kubernetes 1.30",
             (Format::V1Beta4, Some(_)) => "must be a list of name and value from Kubernetes 1.31 on",
         };
-        mistakes.push(Mistake::InvalidField { field: field(path), expected: expected.to_owned() });
+        errors.push(FieldError::InvalidField { field: field(path), expected: expected.to_owned() });
     }
 }
 
@@ -135,9 +135,9 @@ mod tests {
     use super::*;
 
     fn said(theirs: &Value, part: Part, format: Format) -> Vec<String> {
-        let mut mistakes = Mistakes::default();
-        check(theirs, part, format, "v1.30.0", &mut mistakes);
-        mistakes.or(()).err().map_or(Vec::new(), |e| e.0.iter().map(ToString::to_string).collect())
+        let mut errors = FieldErrors::default();
+        check(theirs, part, format, "v1.30.0", &mut errors);
+        errors.or(()).err().map_or(Vec::new(), |e| e.0.iter().map(ToString::to_string).collect())
     }
 
     #[test]

@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 use crate::configuration::names_discovery;
 use crate::document::yaml;
 use crate::field::{Part, object};
+use crate::field_error::{FieldError, FieldErrors, RenderKubeadmError};
 use crate::merge::at;
-use crate::mistake::{Mistake, Mistakes, RenderKubeadmError};
 use crate::release::{KUBELET_PATCHES, Release};
 use crate::{File, PATCHES, makes_a_cluster};
 
@@ -39,23 +39,23 @@ impl Approver {
 }
 
 /// Returns the version's KubeletConfiguration as a merge patch, in which null removes a field of the cluster.
-pub(crate) fn patch(kubernetes: &KubernetesSpec, approver: Approver, mistakes: &mut Mistakes) -> Value {
+pub(crate) fn patch(kubernetes: &KubernetesSpec, approver: Approver, errors: &mut FieldErrors) -> Value {
     let mut fields = match &kubernetes.kubelet_configuration {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(fields)) => fields.clone(),
         Some(_) => {
-            mistakes.push(Mistake::NotAnObject { field: "kubeletConfiguration".to_owned() });
+            errors.push(FieldError::NotAnObject { field: "kubeletConfiguration".to_owned() });
             Map::new()
         }
     };
     for (name, instead) in OWNED.iter().filter(|(name, _)| fields.contains_key(*name)) {
-        mistakes.push(Mistake::Misplaced { field: format!("kubeletConfiguration.{name}"), instead });
+        errors.push(FieldError::Misplaced { field: format!("kubeletConfiguration.{name}"), instead });
     }
     for (name, ours) in [("apiVersion", API_VERSION), ("kind", KIND)] {
         let theirs = fields.insert(name.to_owned(), Value::from(ours));
         if let Some(theirs) = theirs.filter(|theirs| !theirs.is_null() && theirs != ours) {
             let field = format!("kubeletConfiguration.{name}");
-            mistakes.push(Mistake::Owned { field, theirs: theirs.to_string(), ours: format!("{ours:?}") });
+            errors.push(FieldError::Owned { field, theirs: theirs.to_string(), ours: format!("{ours:?}") });
         }
     }
     fields.entry("rotateCertificates").or_insert(json!(true));
@@ -67,12 +67,12 @@ pub(crate) fn patch(kubernetes: &KubernetesSpec, approver: Approver, mistakes: &
 }
 
 /// Returns the directory with patches: the version's, or the default one.
-pub(crate) fn patches_directory(theirs: &Value, part: Part, mistakes: &mut Mistakes) -> String {
+pub(crate) fn patches_directory(theirs: &Value, part: Part, errors: &mut FieldErrors) -> String {
     match at(theirs, "patches.directory") {
         None => PATCHES.to_owned(),
         Some(Value::String(path)) if path.starts_with('/') => path.clone(),
         Some(_) => {
-            mistakes.push(Mistake::InvalidField {
+            errors.push(FieldError::InvalidField {
                 field: format!("{}.patches.directory", part.name()),
                 expected: "must be an absolute path".to_owned(),
             });
@@ -110,9 +110,9 @@ pub struct Reconfiguration {
 /// support such patches.
 pub fn reconfigure_kubelet(kubernetes: &KubernetesSpec) -> Result<Reconfiguration, RenderKubeadmError> {
     let release = Release::of(&kubernetes.version)?;
-    let mut mistakes = Mistakes::default();
+    let mut errors = FieldErrors::default();
     if release < KUBELET_PATCHES {
-        mistakes.push(without_patches(kubernetes));
+        errors.push(without_patches(kubernetes));
     }
     let makes_a_cluster = makes_a_cluster(kubernetes);
     let (part, theirs) = if makes_a_cluster {
@@ -120,22 +120,26 @@ pub fn reconfigure_kubelet(kubernetes: &KubernetesSpec) -> Result<Reconfiguratio
     } else {
         (Part::Join, &kubernetes.join_configuration)
     };
-    let theirs = object(theirs.as_ref(), part, &mut mistakes);
+    let theirs = object(theirs.as_ref(), part, &mut errors);
     let approver = if makes_a_cluster { Approver::Unknown } else { Approver::of_join(&theirs) };
-    let directory = patches_directory(&theirs, part, &mut mistakes);
-    let file = patch_file(&directory, &patch(kubernetes, approver, &mut mistakes));
+    let directory = patches_directory(&theirs, part, &mut errors);
+    let file = patch_file(&directory, &patch(kubernetes, approver, &mut errors));
     // The kubelet's own credential may read the cluster's configuration; a worker has no other.
     let command =
         "kubeadm upgrade node phase kubelet-config --kubeconfig /etc/kubernetes/kubelet.conf --patches";
     let command = command.split(' ').map(str::to_owned).chain([directory]).collect();
-    mistakes.or(Reconfiguration { file, command, restart: "kubelet.service" })
+    errors.or(Reconfiguration { file, command, restart: "kubelet.service" })
 }
 
 /// Returns the error of a release without patches: up to 1.24 a joining node uses the cluster's configuration
 /// unchanged.
-pub(crate) fn without_patches(kubernetes: &KubernetesSpec) -> Mistake {
+pub(crate) fn without_patches(kubernetes: &KubernetesSpec) -> FieldError {
     let version = kubernetes.version.clone();
-    Mistake::TooNew { field: "kubeletConfiguration of a node that joins".to_owned(), since: "1.25", version }
+    FieldError::TooNew {
+        field: "kubeletConfiguration of a node that joins".to_owned(),
+        since: "1.25",
+        version,
+    }
 }
 
 #[cfg(test)]
@@ -148,9 +152,9 @@ mod tests {
     fn patched(configuration: Value) -> Result<Value, String> {
         let mut kubernetes = kubernetes("v1.34.4");
         kubernetes.kubelet_configuration = Some(configuration);
-        let mut mistakes = Mistakes::default();
-        let patch = patch(&kubernetes, Approver::Controller, &mut mistakes);
-        mistakes.or(patch).map_err(|error| error.to_string())
+        let mut errors = FieldErrors::default();
+        let patch = patch(&kubernetes, Approver::Controller, &mut errors);
+        errors.or(patch).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bedplate_api::configuration::Taint;
 
-use crate::mistake::{Mistake, Mistakes};
+use crate::field_error::{FieldError, FieldErrors};
 
 /// Labels of kubernetes.io that a kubelet may give its own Node (k8s.io/kubelet, well_known_labels.go).
 const WELL_KNOWN: [&str; 11] = [
@@ -22,37 +22,37 @@ const WELL_KNOWN: [&str; 11] = [
 ];
 
 /// Checks labels like the kubelet (`ValidateKubeletFlags`), which exits immediately if one is invalid.
-pub(crate) fn check_labels(labels: &BTreeMap<String, String>, mistakes: &mut Mistakes) {
+pub(crate) fn check_labels(labels: &BTreeMap<String, String>, errors: &mut FieldErrors) {
     for (key, value) in labels {
         if !is_qualified_name(key) {
-            mistakes.push(invalid("nodeLabels", key, "is not a valid label key"));
+            errors.push(invalid("nodeLabels", key, "is not a valid label key"));
         } else if !is_label_value(value) {
-            mistakes.push(invalid("nodeLabels", key, "has a value that is not a valid label value"));
+            errors.push(invalid("nodeLabels", key, "has a value that is not a valid label value"));
         } else if is_reserved(key) && !is_for_kubelets(key) {
-            mistakes.push(Mistake::ForbiddenLabel { label: key.clone() });
+            errors.push(FieldError::ForbiddenLabel { label: key.clone() });
         }
     }
 }
 
 /// Checks annotations as the API server does.
-pub(crate) fn check_annotations(annotations: &BTreeMap<String, String>, mistakes: &mut Mistakes) {
+pub(crate) fn check_annotations(annotations: &BTreeMap<String, String>, errors: &mut FieldErrors) {
     let wrong = annotations.keys().filter(|key| !is_qualified_name(&key.to_lowercase()));
-    mistakes.extend(wrong.map(|key| invalid("nodeAnnotations", key, "is not a valid annotation key")));
+    errors.extend(wrong.map(|key| invalid("nodeAnnotations", key, "is not a valid annotation key")));
 }
 
 /// Checks taints as the kubelet does.
-pub(crate) fn check_taints(taints: &[Taint], mistakes: &mut Mistakes) {
+pub(crate) fn check_taints(taints: &[Taint], errors: &mut FieldErrors) {
     for taint in taints {
         if !is_qualified_name(&taint.key) {
-            mistakes.push(invalid("taints", &taint.key, "is not a valid taint key"));
+            errors.push(invalid("taints", &taint.key, "is not a valid taint key"));
         } else if !taint.value.as_deref().is_none_or(is_label_value) {
-            mistakes.push(invalid("taints", &taint.key, "has a value that is not a valid label value"));
+            errors.push(invalid("taints", &taint.key, "has a value that is not a valid label value"));
         }
     }
 }
 
-fn invalid(field: &str, key: &str, expected: &str) -> Mistake {
-    Mistake::InvalidField { field: format!("{field}: {key:?}"), expected: expected.to_owned() }
+fn invalid(field: &str, key: &str, expected: &str) -> FieldError {
+    FieldError::InvalidField { field: format!("{field}: {key:?}"), expected: expected.to_owned() }
 }
 
 /// Returns true if a key belongs to Kubernetes itself.
@@ -101,9 +101,9 @@ mod tests {
     use super::*;
 
     fn labels(key: &str, value: &str) -> Option<String> {
-        let mut mistakes = Mistakes::default();
-        check_labels(&BTreeMap::from([(key.to_owned(), value.to_owned())]), &mut mistakes);
-        mistakes.or(()).err().map(|error| error.to_string())
+        let mut errors = FieldErrors::default();
+        check_labels(&BTreeMap::from([(key.to_owned(), value.to_owned())]), &mut errors);
+        errors.or(()).err().map(|error| error.to_string())
     }
 
     #[test]
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn taints_and_annotations_are_checked() {
-        let mut mistakes = Mistakes::default();
+        let mut errors = FieldErrors::default();
         let taint = |key: &str, value: Option<&str>| Taint {
             key: key.into(),
             value: value.map(Into::into),
@@ -169,17 +169,14 @@ mod tests {
         };
         check_taints(
             &[taint("a/b", None), taint("a", Some("b")), taint("node-role.kubernetes.io/x", Some(""))],
-            &mut mistakes,
+            &mut errors,
         );
-        check_annotations(
-            &BTreeMap::from([("Example.com/Note".into(), "any \n text".into())]),
-            &mut mistakes,
-        );
-        assert!(mistakes.or(()).is_ok());
+        check_annotations(&BTreeMap::from([("Example.com/Note".into(), "any \n text".into())]), &mut errors);
+        assert!(errors.or(()).is_ok());
 
-        let mut mistakes = Mistakes::default();
-        check_taints(&[taint("a b", None), taint("a", Some("b c"))], &mut mistakes);
-        check_annotations(&BTreeMap::from([("a b".into(), String::new())]), &mut mistakes);
-        assert_eq!(mistakes.or(()).map_err(|error| error.0.len()), Err(3));
+        let mut errors = FieldErrors::default();
+        check_taints(&[taint("a b", None), taint("a", Some("b c"))], &mut errors);
+        check_annotations(&BTreeMap::from([("a b".into(), String::new())]), &mut errors);
+        assert_eq!(errors.or(()).map_err(|error| error.0.len()), Err(3));
     }
 }

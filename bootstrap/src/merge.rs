@@ -6,23 +6,23 @@
 
 use serde_json::{Map, Value};
 
-use crate::mistake::{Mistake, Mistakes};
+use crate::field_error::{FieldError, FieldErrors};
 
 /// `theirs` with `ours` over it; `path` names both.
-pub(crate) fn overlay(theirs: &Value, ours: &Value, path: &str, mistakes: &mut Mistakes) -> Value {
+pub(crate) fn overlay(theirs: &Value, ours: &Value, path: &str, errors: &mut FieldErrors) -> Value {
     match (theirs, ours) {
         (Value::Object(theirs), Value::Object(ours)) => {
             let mut merged = without_nulls(theirs);
             for (name, value) in ours {
                 let below = theirs.get(name).unwrap_or(&Value::Null);
-                merged.insert(name.clone(), overlay(below, value, &format!("{path}.{name}"), mistakes));
+                merged.insert(name.clone(), overlay(below, value, &format!("{path}.{name}"), errors));
             }
             Value::Object(merged)
         }
         (Value::Null, _) => ours.clone(),
         _ => {
             if theirs != ours {
-                mistakes.push(Mistake::Owned {
+                errors.push(FieldError::Owned {
                     field: path.to_owned(),
                     theirs: theirs.to_string(),
                     ours: ours.to_string(),
@@ -55,35 +55,35 @@ mod tests {
 
     use super::*;
 
-    fn merged(theirs: &Value, ours: &Value) -> (Value, Vec<Mistake>) {
-        let mut mistakes = Mistakes::default();
-        let value = overlay(theirs, ours, "x", &mut mistakes);
-        (value, mistakes.or(()).err().map(|error| error.0).unwrap_or_default())
+    fn merged(theirs: &Value, ours: &Value) -> (Value, Vec<FieldError>) {
+        let mut errors = FieldErrors::default();
+        let value = overlay(theirs, ours, "x", &mut errors);
+        (value, errors.or(()).err().map(|error| error.0).unwrap_or_default())
     }
 
     #[test]
     fn field_that_both_set_is_named() {
-        let (value, mistakes) = merged(&json!({"a": {"b": 1, "c": 2}}), &json!({"a": {"b": 3}}));
+        let (value, errors) = merged(&json!({"a": {"b": 1, "c": 2}}), &json!({"a": {"b": 3}}));
         assert_eq!(value, json!({"a": {"b": 3, "c": 2}}));
-        let owned = Mistake::Owned { field: "x.a.b".into(), theirs: "1".into(), ours: "3".into() };
-        assert_eq!(mistakes, [owned]);
+        let owned = FieldError::Owned { field: "x.a.b".into(), theirs: "1".into(), ours: "3".into() };
+        assert_eq!(errors, [owned]);
     }
 
     #[test]
-    fn same_value_is_no_mistake_and_null_is_nothing() {
-        let (value, mistakes) =
+    fn same_value_is_not_an_error_and_null_is_absent() {
+        let (value, errors) =
             merged(&json!({"a": 1, "b": null, "c": {"d": null}}), &json!({"a": 1, "b": {"e": []}}));
-        assert_eq!((value, mistakes), (json!({"a": 1, "b": {"e": []}, "c": {}}), vec![]));
+        assert_eq!((value, errors), (json!({"a": 1, "b": {"e": []}, "c": {}}), vec![]));
     }
 
     #[test]
-    fn object_where_a_value_must_be_is_a_mistake() {
-        let (value, mistakes) = merged(&json!({"a": {"b": 1}}), &json!({"a": "text"}));
+    fn object_in_place_of_a_value_is_an_error() {
+        let (value, errors) = merged(&json!({"a": {"b": 1}}), &json!({"a": "text"}));
         assert_eq!(value, json!({"a": "text"}));
-        assert_eq!(mistakes.len(), 1);
-        let (value, mistakes) = merged(&json!({"a": [1]}), &json!({"a": {"b": 1}}));
+        assert_eq!(errors.len(), 1);
+        let (value, errors) = merged(&json!({"a": [1]}), &json!({"a": {"b": 1}}));
         assert_eq!(value, json!({"a": {"b": 1}}));
-        assert_eq!(mistakes.len(), 1);
+        assert_eq!(errors.len(), 1);
     }
 
     fn tree() -> impl Strategy<Value = Value> {
@@ -126,10 +126,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn without_a_mistake_it_is_a_merge_patch(theirs in object(), ours in object()) {
+        fn without_an_error_it_is_a_merge_patch(theirs in object(), ours in object()) {
             let ours = Value::Object(without_nulls(ours.as_object().expect("an object")));
-            let (value, mistakes) = merged(&theirs, &ours);
-            if mistakes.is_empty() {
+            let (value, errors) = merged(&theirs, &ours);
+            if errors.is_empty() {
                 let base = merge_patch(&json!({}), &theirs);
                 prop_assert_eq!(value, merge_patch(&base, &ours));
             }
@@ -145,9 +145,9 @@ mod tests {
 
         #[test]
         fn nothing_of_ours_leaves_theirs(theirs in object()) {
-            let (value, mistakes) = merged(&theirs, &json!({}));
+            let (value, errors) = merged(&theirs, &json!({}));
             prop_assert_eq!(value, merge_patch(&json!({}), &theirs));
-            prop_assert!(mistakes.is_empty());
+            prop_assert!(errors.is_empty());
         }
     }
 }

@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 
 use crate::argument::{self, Argument};
 use crate::field::Part;
+use crate::field_error::FieldErrors;
 use crate::label;
 use crate::merge::at;
-use crate::mistake::Mistakes;
 use crate::release::Format;
 
 /// Identity of the node.
@@ -29,16 +29,16 @@ pub(crate) fn node_registration(
     format: Format,
     theirs: &mut Value,
     defaults: &[Argument],
-    mistakes: &mut Mistakes,
+    errors: &mut FieldErrors,
 ) -> Value {
-    label::check_labels(&kubernetes.node_labels, mistakes);
-    label::check_annotations(&kubernetes.node_annotations, mistakes);
-    label::check_taints(&kubernetes.taints, mistakes);
+    label::check_labels(&kubernetes.node_labels, errors);
+    label::check_annotations(&kubernetes.node_annotations, errors);
+    label::check_taints(&kubernetes.taints, errors);
     let registration = theirs.get_mut("nodeRegistration").and_then(Value::as_object_mut);
     let arguments = registration.and_then(|fields| fields.remove("kubeletExtraArgs"));
     let path = format!("{}.nodeRegistration.kubeletExtraArgs", part.name());
     let given = &kubernetes.kubelet_extra_args;
-    let mut arguments = argument::of_version(arguments.as_ref(), &path, given, format, mistakes);
+    let mut arguments = argument::of_version(arguments.as_ref(), &path, given, format, errors);
     for default in defaults {
         if !arguments.iter().any(|argument| argument.name == default.name) {
             arguments.push(default.clone());
@@ -53,7 +53,7 @@ pub(crate) fn node_registration(
     let mut ours = Map::new();
     ours.insert("name".to_owned(), json!(identity.node_name.as_str()));
     ours.insert("criSocket".to_owned(), json!(identity.cri_socket));
-    ours.insert("kubeletExtraArgs".to_owned(), argument::render(&arguments, format, mistakes));
+    ours.insert("kubeletExtraArgs".to_owned(), argument::render(&arguments, format, errors));
     // If omitted, kubeadm taints a control plane. A worker has no taints in any case.
     let named = at(theirs, "nodeRegistration.taints").is_some();
     let none = kubernetes.role == NodeRole::Worker && !named;

@@ -1,6 +1,6 @@
 //! Pure: the Kubernetes release of a version, and the features of its kubeadm.
 
-use crate::mistake::Mistake;
+use crate::field_error::FieldError;
 
 /// A minor release; a pre-release counts as its release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,8 +38,8 @@ impl Format {
 
 impl Release {
     /// Parses a version such as `v1.34.4`, `v1.31.0-alpha.1` or `v1.30.2+vendor`.
-    pub(crate) fn of(version: &str) -> Result<Self, Mistake> {
-        let wrong = || Mistake::InvalidVersion { version: version.to_owned() };
+    pub(crate) fn of(version: &str) -> Result<Self, FieldError> {
+        let wrong = || FieldError::InvalidVersion { version: version.to_owned() };
         let mut numbers = version.strip_prefix('v').ok_or_else(wrong)?.splitn(3, '.');
         let mut number = || numbers.next().and_then(|text| text.parse().ok()).ok_or_else(wrong);
         let release = Self { major: number()?, minor: number()? };
@@ -47,7 +47,7 @@ impl Release {
             return Err(wrong());
         }
         if release < OLDEST {
-            return Err(Mistake::TooOld { version: version.to_owned() });
+            return Err(FieldError::TooOld { version: version.to_owned() });
         }
         Ok(release)
     }
@@ -84,7 +84,7 @@ mod tests {
             let said = Release::of(version).unwrap_err().to_string();
             assert!(said.contains(version), "{said}");
         }
-        assert!(matches!(Release::of("v1.21.14"), Err(Mistake::TooOld { .. })));
+        assert!(matches!(Release::of("v1.21.14"), Err(FieldError::TooOld { .. })));
         // A pre-release counts as its release.
         assert!(Release::of("v1.22.0-rc.0").is_ok());
     }

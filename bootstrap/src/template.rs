@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use crate::bind::{Bind, below, hidden_by, plain_path};
 use crate::discovery::ca_cert_hashes;
 use crate::encoding::{self, DecodeError};
-use crate::mistake::RenderKubeadmError;
+use crate::field_error::RenderKubeadmError;
 use crate::plane::{Plane, check_join};
 use crate::unit;
 

@@ -16,7 +16,7 @@
 
 use bedplate_api::configuration::Template;
 
-use crate::mistake::{Mistake, Mistakes, RenderKubeadmError};
+use crate::field_error::{FieldError, FieldErrors, RenderKubeadmError};
 use crate::{File, Rendered};
 
 /// Name of the unit in the slot. `active (exited)` means that kubeadm and all commands have succeeded.
@@ -69,12 +69,12 @@ pub struct Unit {
 /// # Errors
 /// A command that a shell cannot run.
 pub fn render(rendered: &Rendered, template: &Template) -> Result<Unit, RenderKubeadmError> {
-    let mut mistakes = Mistakes::default();
+    let mut errors = FieldErrors::default();
     let commands = [
         ("preKubeadmCommands", &template.pre_kubeadm_commands),
         ("postKubeadmCommands", &template.post_kubeadm_commands),
     ];
-    let [before, after] = commands.map(|(field, commands)| run_all(field, commands, &mut mistakes));
+    let [before, after] = commands.map(|(field, commands)| run_all(field, commands, &mut errors));
     let unit_path = format!("/etc/systemd/system/{NAME}");
     let files = vec![
         File { path: unit_path.clone(), mode: 0o644, content: unit() },
@@ -82,16 +82,16 @@ pub fn render(rendered: &Rendered, template: &Template) -> Result<Unit, RenderKu
     ];
     let link =
         Link { path: format!("/etc/systemd/system/multi-user.target.wants/{NAME}"), target: unit_path };
-    mistakes.or(Unit { files, link })
+    errors.or(Unit { files, link })
 }
 
 /// Renders one call for each command. Each runs in a separate shell, so that it cannot end or break the
 /// script.
-fn run_all(field: &str, commands: &[String], mistakes: &mut Mistakes) -> String {
+fn run_all(field: &str, commands: &[String], errors: &mut FieldErrors) -> String {
     let mut lines = String::new();
     for (number, command) in (1..).zip(commands) {
         if command.contains('\0') {
-            mistakes.push(Mistake::InvalidField {
+            errors.push(FieldError::InvalidField {
                 field: format!("{field}[{}]", number - 1),
                 expected: "must not hold a null character".to_owned(),
             });

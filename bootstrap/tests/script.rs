@@ -112,7 +112,7 @@ impl Slot {
         }
         fs::write(slot.path("etc/kubernetes/pki/version.crt"), "brought by the version").unwrap();
         fs::write(slot.path("events"), "").unwrap();
-        slot.start_anew();
+        slot.restart();
         slot.program("kubeadm", KUBEADM);
         slot.program("pre", "point\necho pre >>\"$ROOT/events\"");
         slot.program("post", "point\necho post >>\"$ROOT/events\"");
@@ -161,7 +161,7 @@ impl Slot {
     }
 
     /// Simulates a reboot of the host: files in memory are rendered again.
-    fn start_anew(&self) {
+    fn restart(&self) {
         fs::write(self.path("run/bedplate/kubeconfig"), "key").unwrap();
     }
 
@@ -218,7 +218,7 @@ fn script_killed_anywhere_ends_well_at_the_next_run() {
         let slot = Slot::new(&["pre"], &["post"]);
         let run = slot.run(kill_at);
         if run == Run::Killed {
-            slot.start_anew();
+            slot.restart();
             assert_eq!(slot.run(0), Run::Succeeded, "killed at {kill_at}: {}", slot.log());
         }
         slot.assert_joined(&format!("killed at {kill_at}"));
@@ -242,10 +242,10 @@ fn script_killed_again_while_it_takes_an_attempt_back_ends_well() {
         let slot = Slot::new(&["pre"], &["post"]);
         assert_eq!(slot.run(within.unwrap()), Run::Killed);
         assert!(!slot.path("etc/kubernetes/kubelet.conf").exists());
-        slot.start_anew();
+        slot.restart();
         let run = slot.run(again);
         if run == Run::Killed {
-            slot.start_anew();
+            slot.restart();
             assert_eq!(slot.run(0), Run::Succeeded, "killed again at {again}: {}", slot.log());
         }
         slot.assert_joined(&format!("killed again at {again}"));
@@ -261,7 +261,7 @@ fn node_that_has_joined_is_left_alone_at_every_later_start() {
     assert_eq!(slot.run(0), Run::Succeeded, "{}", slot.log());
     let events = slot.events();
     assert_eq!(events, ["pre", "join", "joined", "post"]);
-    slot.start_anew();
+    slot.restart();
     assert_eq!(slot.run(0), Run::Succeeded);
     assert_eq!(slot.events(), events);
     slot.assert_joined("started again");
@@ -286,7 +286,7 @@ fn cluster_without_its_marker_is_not_reset_and_continues_with_it() {
     let events = slot.events();
     fs::remove_dir_all(slot.path("var/lib/kubelet")).unwrap();
     for _ in 0..2 {
-        slot.start_anew();
+        slot.restart();
         assert_eq!(slot.run(0), Run::Failed);
         assert_eq!(slot.events(), events, "{}", slot.log());
         assert!(slot.path("var/lib/etcd/member").exists());
@@ -315,7 +315,7 @@ fn killed_first_control_plane_resets_its_etcd_and_creates_the_cluster() {
         let slot = Slot::first();
         let run = slot.run(kill_at);
         if run == Run::Killed {
-            slot.start_anew();
+            slot.restart();
             assert_eq!(slot.run(0), Run::Succeeded, "killed at {kill_at}: {}", slot.log());
         }
         assert!(slot.path("var/lib/etcd/member").exists(), "killed at {kill_at}");

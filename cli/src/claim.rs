@@ -17,7 +17,7 @@ use crate::arguments::{ClaimCommand, ClaimRelease, Global};
 use crate::backend::ask;
 use crate::backend::cluster::{self, AskClusterError};
 use crate::confirm::{changed, confirm};
-use crate::diagnosis::{Rolling, awaited};
+use crate::diagnosis::{Rolling, diagnose};
 use crate::error::{RunError, read};
 use crate::output::{Page, Progress};
 use crate::render;
@@ -67,7 +67,7 @@ async fn explain(global: &Global, client: &Client, name: &str, page: &mut Page<'
     let now = Timestamp::now();
     let mut standing = seen.standing(now);
     if standing.next.is_empty() {
-        let machine = awaited(&seen.machine, &Rolling::new(), now);
+        let machine = diagnose(&seen.machine, &Rolling::new(), now);
         standing.next.extend(machine.from.is_some().then_some(machine.next));
     }
     for next in &mut standing.next {

@@ -15,7 +15,7 @@ use crate::backend::socket;
 use crate::claim;
 use crate::configuration;
 use crate::desk::Desk;
-use crate::diagnosis::{Rolling, awaited, runs_another};
+use crate::diagnosis::{Rolling, diagnose, runs_another};
 use crate::docs;
 use crate::error::{RunError, read};
 use crate::install;
@@ -114,7 +114,7 @@ async fn explain(global: &Global, name: Option<&str>, page: &mut Page<'_>) -> Re
     };
     let rolling = if machines.iter().any(runs_another) { desk.rolling().await } else { Rolling::new() };
     let look = page.look();
-    let mut found: Vec<_> = machines.iter().map(|machine| awaited(machine, &rolling, look.now)).collect();
+    let mut found: Vec<_> = machines.iter().map(|machine| diagnose(machine, &rolling, look.now)).collect();
     found.sort_by(|a, b| a.machine.cmp(&b.machine));
     for one in &mut found {
         one.next = ask::aimed(&one.next, global);
@@ -122,7 +122,7 @@ async fn explain(global: &Global, name: Option<&str>, page: &mut Page<'_>) -> Re
     if page.is_json() {
         return page.json(&serde_json::json!({ "items": found }));
     }
-    page.print(render::awaited(&found, look))
+    page.print(render::diagnosis(&found, look))
 }
 
 fn print(command: &Command, answer: &Value, page: &mut Page<'_>) -> Result<(), RunError> {

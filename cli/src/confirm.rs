@@ -14,7 +14,7 @@ use crate::output::Page;
 #[derive(Debug, Error)]
 pub(crate) enum ConfirmError {
     #[error("confirmation is required, and there is no terminal")]
-    NobodyToAsk,
+    NoTerminal,
     #[error("not confirmed: nothing was changed")]
     Declined,
     #[error("{what} was changed by another writer meanwhile; nothing was written")]
@@ -24,13 +24,13 @@ pub(crate) enum ConfirmError {
 impl From<ConfirmError> for RunError {
     fn from(error: ConfirmError) -> Self {
         let hint = match &error {
-            ConfirmError::NobodyToAsk => Some("use --yes to skip the question"),
+            ConfirmError::NoTerminal => Some("use --yes to skip the question"),
             ConfirmError::Changed { .. } => {
                 Some("check the object, and repeat the command if it still applies")
             }
             ConfirmError::Declined => None,
         };
-        let is_usage = matches!(error, ConfirmError::NobodyToAsk);
+        let is_usage = matches!(error, ConfirmError::NoTerminal);
         Self::of_command(error, hint.map(Cow::from), is_usage)
     }
 }
@@ -46,7 +46,7 @@ pub(crate) fn confirm(page: &Page<'_>, yes: bool, question: &str) -> Result<(), 
     match page.ask(question) {
         Some(true) => Ok(()),
         Some(false) => Err(ConfirmError::Declined.into()),
-        None => Err(ConfirmError::NobodyToAsk.into()),
+        None => Err(ConfirmError::NoTerminal.into()),
     }
 }
 

@@ -53,7 +53,7 @@ fn unpause() -> &'static str {
 /// Diagnosis of a Machine: the event it waits for, and the actor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Awaited {
+pub(crate) struct Diagnosis {
     /// The Machine.
     pub(crate) machine: String,
     /// Actor that must act; `None` if the Machine waits for nothing.
@@ -122,7 +122,7 @@ pub(crate) fn runs_another(machine: &Machine) -> bool {
 
 /// Returns what a Machine waits for at `now`. `rolling` holds the configurations whose Machines get a newer
 /// version without further action.
-pub(crate) fn awaited(machine: &Machine, rolling: &Rolling, now: Timestamp) -> Awaited {
+pub(crate) fn diagnose(machine: &Machine, rolling: &Rolling, now: Timestamp) -> Diagnosis {
     let status = machine.status.clone().unwrap_or_default();
     let look = Look { machine, status: &status, now, rolling };
     let steps = [Look::going, Look::left_alone, Look::claimed_twice, Look::silent, Look::unmet_first];
@@ -134,11 +134,11 @@ pub(crate) fn awaited(machine: &Machine, rolling: &Rolling, now: Timestamp) -> A
 }
 
 impl Look<'_> {
-    fn says(&self, from: Actor, reason: &str, what: impl Into<String>, next: &str) -> Awaited {
+    fn says(&self, from: Actor, reason: &str, what: impl Into<String>, next: &str) -> Diagnosis {
         let created = self.machine.metadata.creation_timestamp.as_ref().map(|time| time.0);
         let machine = self.machine.metadata.name.clone().unwrap_or_default();
         let (reason, next) = (reason.to_owned(), next.to_owned());
-        Awaited {
+        Diagnosis {
             machine,
             from: Some(from),
             reason,
@@ -150,14 +150,14 @@ impl Look<'_> {
     }
 
     /// Returns the diagnosis of a condition with a known or unknown reason.
-    fn of(&self, condition: &Condition) -> Awaited {
+    fn of(&self, condition: &Condition) -> Diagnosis {
         let row = reason::of_condition(&condition.type_, &condition.reason);
         let (from, next) = row
             .and_then(|row| row.remedy)
             .map_or((Actor::User, "See `bedplate machine show NAME`."), |remedy| (remedy.actor, remedy.text));
         let what = if condition.message.is_empty() { &condition.reason } else { &condition.message };
         let since = Some(condition.last_transition_time.0);
-        Awaited { since, ..self.says(from, &condition.reason, what, next) }
+        Diagnosis { since, ..self.says(from, &condition.reason, what, next) }
     }
 
     fn condition(&self, type_: &str) -> Option<&Condition> {
@@ -172,7 +172,7 @@ impl Look<'_> {
         self.condition(type_).is_some_and(|condition| condition.status == "True")
     }
 
-    fn going(&self) -> Option<Awaited> {
+    fn going(&self) -> Option<Diagnosis> {
         let since = self.machine.metadata.deletion_timestamp.as_ref()?.0;
         let finalizers = self.machine.metadata.finalizers.clone().unwrap_or_default();
         let (from, next) = match finalizers.first().map(String::as_str) {
@@ -194,15 +194,15 @@ impl Look<'_> {
             [] => "the Machine is being deleted".to_owned(),
             names => format!("the Machine is being deleted; its finalizers are {}", names.join(", ")),
         };
-        Some(Awaited { since: Some(since), ..self.says(from, ReadyReason::Deleting.as_str(), what, next) })
+        Some(Diagnosis { since: Some(since), ..self.says(from, ReadyReason::Deleting.as_str(), what, next) })
     }
 
-    fn left_alone(&self) -> Option<Awaited> {
+    fn left_alone(&self) -> Option<Diagnosis> {
         if self.machine.spec.paused {
             let since = self.condition(type_::READY).filter(|ready| ready.reason == ReadyReason::Paused);
             let since = since.map(|ready| ready.last_transition_time.0);
             let what = "the Machine is paused; no program changes it";
-            return Some(Awaited {
+            return Some(Diagnosis {
                 since,
                 ..self.says(Actor::User, ReadyReason::Paused.as_str(), what, unpause())
             });
@@ -212,14 +212,14 @@ impl Look<'_> {
 
     /// Returns the diagnosis of a duplicate claim. It comes first, because pxed then serves none of the
     /// Machines.
-    fn claimed_twice(&self) -> Option<Awaited> {
+    fn claimed_twice(&self) -> Option<Diagnosis> {
         let booted =
             self.unmet(type_::BOOTED).filter(|booted| booted.reason == BootedReason::DuplicateMacAddress)?;
         Some(self.of(booted))
     }
 
     /// Returns the diagnosis of an unreachable agent, whose last report may be outdated.
-    fn silent(&self) -> Option<Awaited> {
+    fn silent(&self) -> Option<Diagnosis> {
         let heard = self.status.agent.as_ref()?.last_heartbeat_time.as_ref()?.0;
         if !self.is_true(type_::ENROLLED) || self.now.duration_since(heard) < HEARTBEAT_TIMEOUT {
             return None;
@@ -230,14 +230,14 @@ impl Look<'_> {
         }
         let what = "the agent does not report any more; its last report of the node may be outdated";
         let next = "check that the host is up, its clock is right, and it reaches the API server: `bedplate power status NAME`, and `bedplate-agent status` on the host";
-        Some(Awaited {
+        Some(Diagnosis {
             since: Some(heard),
             ..self.says(Actor::Agent, DiagnosisReason::AgentSilent.as_str(), what, next)
         })
     }
 
     /// Returns the diagnosis of the first condition that is not met, or of another field that decides, in the order of `rules::phase` and `Ready`.
-    fn unmet_first(&self) -> Option<Awaited> {
+    fn unmet_first(&self) -> Option<Diagnosis> {
         let ready = self.unmet(type_::READY);
         let is =
             |reason: &str| ready.filter(|ready| ready.reason == reason).map(|ready| ready.message.clone());
@@ -276,7 +276,7 @@ impl Look<'_> {
     }
 
     /// Returns the diagnosis of a host that has neither booted nor enrolled.
-    fn unheard(&self) -> Awaited {
+    fn unheard(&self) -> Diagnosis {
         let site = &self.machine.spec.site;
         match self.machine.spec.provider.as_str() {
             PROVIDER_MANUAL => self.says(
@@ -307,45 +307,52 @@ impl Look<'_> {
     }
 
     /// Returns the diagnosis of a host that has joined the cluster of its claimant.
-    fn joined(&self) -> Option<Awaited> {
+    fn joined(&self) -> Option<Diagnosis> {
         let what = format!("the host has joined the cluster of {}", claimant(self.machine)?);
         let since = self.condition(type_::READY).map(|ready| ready.last_transition_time.0);
-        Some(Awaited { from: None, since, ..self.says(Actor::User, ReadyReason::Joined.as_str(), what, "") })
+        Some(Diagnosis {
+            from: None,
+            since,
+            ..self.says(Actor::User, ReadyReason::Joined.as_str(), what, "")
+        })
     }
 
     /// Returns the diagnosis of a host that a claim holds, without a condition that its agent reports.
-    fn held(&self, shown: &Summary) -> Awaited {
+    fn held(&self, shown: &Summary) -> Diagnosis {
         let row = [PavedReason::TYPE, ReadyReason::TYPE]
             .iter()
             .find_map(|type_| reason::of_condition(type_, &shown.reason));
         let (from, next) =
             row.and_then(|row| row.remedy).map_or((Actor::Agent, ""), |remedy| (remedy.actor, remedy.text));
         let since = self.status.claim.as_ref().map(|claim| claim.since.0);
-        Awaited { since, ..self.says(from, &shown.reason, shown.message.as_str(), next) }
+        Diagnosis { since, ..self.says(from, &shown.reason, shown.message.as_str(), next) }
     }
 
-    fn unselected(&self) -> Awaited {
+    fn unselected(&self) -> Diagnosis {
         let since = self.condition(type_::ENROLLED).map(|enrolled| enrolled.last_transition_time.0);
         let next = "check that it runs: `kubectl -n bedplate-system get deployment bedplate-controller`; without a cluster, check pxed";
         let what = "the host is enrolled, and no version is selected yet";
-        Awaited { since, ..self.says(Actor::Controller, PavedReason::NoVersionSelected.as_str(), what, next) }
+        Diagnosis {
+            since,
+            ..self.says(Actor::Controller, PavedReason::NoVersionSelected.as_str(), what, next)
+        }
     }
 
-    fn rolled_back(&self) -> Option<Awaited> {
+    fn rolled_back(&self) -> Option<Diagnosis> {
         let back = self.status.rolled_back.as_ref()?;
         let what = format!("{} failed and was rolled back: {}", back.from.version_name(), back.message);
         let next = format!(
             "correct the MachineConfiguration, which makes a new version, or name an earlier one: `bedplate config rollback {} --machine NAME`",
             back.from.name
         );
-        Some(Awaited {
+        Some(Diagnosis {
             since: Some(back.time.0),
             ..self.says(Actor::User, ReadyReason::RolledBack.as_str(), what, &next)
         })
     }
 
     /// Returns the diagnosis of the next version of a Machine that is Ready.
-    fn next_version(&self) -> Option<Awaited> {
+    fn next_version(&self) -> Option<Diagnosis> {
         let (applied, selected) = (self.status.applied.as_ref()?, self.status.selected.as_ref()?);
         if !runs_another(self.machine) {
             return None;
@@ -357,7 +364,7 @@ impl Look<'_> {
             .condition(type_::PAVED)
             .filter(|c| c.reason != PavedReason::Applied && c.reason != PavedReason::Preparing)
         {
-            return Some(Awaited { since: None, ..self.of(paved) });
+            return Some(Diagnosis { since: None, ..self.of(paved) });
         }
         if let Some(stopped) = self.rolling.get(name) {
             let own = self.machine.metadata.name.as_deref().unwrap_or_default();
@@ -375,16 +382,16 @@ impl Look<'_> {
         Some(self.says(Actor::User, DiagnosisReason::AwaitingRepave.as_str(), what, next))
     }
 
-    fn done(&self) -> Awaited {
+    fn done(&self) -> Diagnosis {
         let since = self.condition(type_::NODE_READY).map(|ready| ready.last_transition_time.0);
         let what = match &self.status.applied {
             Some(applied) => format!("the Node is Ready with {}", applied.version_name()),
             None => "nothing is pending".to_owned(),
         };
-        Awaited { from: None, since, ..self.says(Actor::User, ReadyReason::Ready.as_str(), what, "") }
+        Diagnosis { from: None, since, ..self.says(Actor::User, ReadyReason::Ready.as_str(), what, "") }
     }
 
-    fn besides(&self, found: &Awaited) -> Vec<String> {
+    fn besides(&self, found: &Diagnosis) -> Vec<String> {
         let unreachable = self.unmet(type_::BMC_REACHABLE).filter(|bmc| bmc.reason != found.reason);
         let bmc = unreachable.map(|bmc| format!("BMC: {} ({})", bmc.message, bmc.reason));
         // The host runs, and another host asks to enroll as this Machine.

@@ -100,7 +100,7 @@ pub(crate) async fn all(desk: &Desk, page: &mut Page<'_>) -> Result<(), RunError
                 page.print(format!("{clock} {name}: deleted\n"))?;
             }
             Change::Complete if !seen => {
-                Progress::new().note("no MachineOperations yet; waiting for the first one")
+                Progress::new().note("no MachineOperations yet; waiting for the first one");
             }
             Change::Interrupted(error) if !interrupted => {
                 Progress::new().note(&render::clean(&format!("{error}; retrying")));

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 use self::plan::{Rollout, is_established, rollout};
 use crate::arguments::{Global, InstallArguments};
 use crate::backend::cluster::{self, AskClusterError};
-use crate::backend::kubeconfig::Mistake;
+use crate::backend::kubeconfig::Fault;
 use crate::error::RunError;
 use crate::output::{Page, Progress};
 use crate::render;
@@ -36,7 +36,7 @@ pub(crate) enum InstallError {
     #[error("this API server is {version}: Bedplate needs Kubernetes {}.{} or newer, for ValidatingAdmissionPolicy", manifest::OLDEST.0, manifest::OLDEST.1)]
     TooOld { version: String },
     #[error("there is no kubeconfig")]
-    NoKubeconfig(#[source] Mistake),
+    NoKubeconfig(#[source] Fault),
     #[error("the controller's image is unknown")]
     NoImage,
     #[error("{count} objects have fields of another field manager: nothing was changed")]

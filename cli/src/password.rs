@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_typed_line_can_be_corrected_and_given_up() {
+    fn typed_line_can_be_corrected_and_canceled() {
         let line =
             |keys: &str| typed(&mut keys.as_bytes()).map(|line| String::from_utf8(line.to_vec()).unwrap());
         assert_eq!(line("s3cret\rmore").unwrap(), "s3cret");

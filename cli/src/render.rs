@@ -3,11 +3,11 @@
 //! Pure: the time and the use of color are arguments. Control characters in data from outside are replaced,
 //! so that a machine's text cannot control a terminal.
 
-mod awaited;
 mod claim;
 #[cfg(test)]
 mod claim_tests;
 mod configuration;
+mod diagnosis;
 mod install;
 mod machine;
 mod operation;
@@ -24,11 +24,11 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-pub(crate) use awaited::awaited;
 pub(crate) use claim::{claim, claims};
 pub(crate) use configuration::{
     Described, Row, configuration, configurations, difference, history, refusals, used,
 };
+pub(crate) use diagnosis::diagnosis;
 pub(crate) use install::steps;
 pub(crate) use machine::show;
 pub(crate) use operation::{operations, power, progress};

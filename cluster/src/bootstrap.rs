@@ -25,14 +25,14 @@ use self::context::World;
 use self::tokens::Tokens;
 use self::watch::Configs;
 use crate::cli::Cli;
-use crate::life::{self, Begun, Parts};
+use crate::life::{self, Parts, Started};
 use crate::metrics::{Counters, Kind};
 
 /// Policies that bound the rights of the group.
 const POLICIES: [&str; 1] = ["bedplate-cluster-secrets"];
 
 /// Spawns watches and the worker.
-pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liveness, &Stages)) -> Begun {
+pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liveness, &Stages)) -> Started {
     let (news, events) = News::channel();
     write_events(news.writer(events, cli.controllers.event_source(&cli.instance), client.clone()), running);
     let ((stores, writers), counters) = (watch::stores(), Counters::default());

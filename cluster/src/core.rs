@@ -46,14 +46,14 @@ use self::watch::{Queues, named_changed, put_all};
 use self::workload::Workloads;
 use self::workload::task::Reports;
 use crate::cli::Cli;
-use crate::life::{self, Begun, Parts};
+use crate::life::{self, Parts, Started};
 use crate::metrics::{Counters, Kind};
 
 /// Policies that bound the rights of the group.
 const POLICIES: [&str; 2] = ["bedplate-core-secrets", "bedplate-core-writes"];
 
 /// Spawns watches and workers.
-pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liveness, &Stages)) -> Begun {
+pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liveness, &Stages)) -> Started {
     let (news, queue) = News::channel();
     write_events(news.writer(queue, cli.controllers.event_source(&cli.instance), client.clone()), running);
     let ((stores, writers), counters) = (watch::stores(), Counters::default());
@@ -186,7 +186,7 @@ mod tests {
         let cli = Cli::parse_from(["bedplate-cluster", "--controllers=core"]);
         let (tenure, stages) = (Tenure::new(watch::channel(None).1), Stages::new(shutdown));
         let client = Client::new(service, "default");
-        let _begun = begin(&client, &cli, &tenure, (&tasks, &liveness, &stages));
+        let _started = begin(&client, &cli, &tenure, (&tasks, &liveness, &stages));
         let names = tasks.running();
         for name in [
             "watch Clusters",

@@ -33,7 +33,7 @@ use self::machine::turn::Turns;
 use self::wake::Wake;
 use self::watch::Queues;
 use crate::cli::Cli;
-use crate::life::{self, Begun, Parts};
+use crate::life::{self, Parts, Started};
 use crate::metrics::{Counters, Kind};
 
 /// Policies that bound the rights of the group.
@@ -46,7 +46,7 @@ const POLICIES: [&str; 5] = [
 ];
 
 /// Spawns watches and workers.
-pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liveness, &Stages)) -> Begun {
+pub fn begin(client: &Client, cli: &Cli, tenure: &Tenure, running: (&Tasks, &Liveness, &Stages)) -> Started {
     let (news, queue) = News::channel();
     write_events(news.writer(queue, cli.controllers.event_source(&cli.instance), client.clone()), running);
     let ((stores, writers), counters) = (watch::stores(), Counters::default());

@@ -21,7 +21,7 @@ use crate::metrics::Counters;
 use crate::policies;
 
 /// A group that runs.
-pub struct Begun {
+pub struct Started {
     /// True once all stores are synced and the policies are in force: the tenure must not start before.
     pub started: Receiver<bool>,
     /// Policies that are missing, for `/readyz`.
@@ -50,7 +50,7 @@ pub fn begin<Q: Future<Output = ()> + Send>(
     synced: impl Future<Output = Option<()>> + Send + 'static,
     queue_all: impl Fn() -> Q + Send + Sync + 'static,
     running: (&Tasks, &Liveness, &Stages),
-) -> Begun {
+) -> Started {
     let (started, is_started) = tokio::sync::watch::channel(false);
     let (missing, is_missing) = tokio::sync::watch::channel(String::new());
     let Parts { client, policies, tenure, counters, news } = parts;
@@ -65,5 +65,5 @@ pub fn begin<Q: Future<Output = ()> + Send>(
             queue_when_leading(tenure, &counters, queue_all, || {}).await;
         }
     });
-    Begun { started: is_started, missing: is_missing, registry }
+    Started { started: is_started, missing: is_missing, registry }
 }

@@ -65,10 +65,10 @@ mod tests {
 
     use super::metrics_page;
     use crate::cli::Cli;
-    use crate::life::Begun;
+    use crate::life::Started;
     use crate::{bootstrap, core, infrastructure};
 
-    type Begin = fn(&Client, &Cli, &Tenure, (&Tasks, &Liveness, &Stages)) -> Begun;
+    type Begin = fn(&Client, &Cli, &Tenure, (&Tasks, &Liveness, &Stages)) -> Started;
 
     /// Returns the registry of a group.
     fn registry(group: &str, begin: Begin) -> Registry {
@@ -80,14 +80,14 @@ mod tests {
         let (tasks, liveness) = (Tasks::new(shutdown.clone()), Liveness::new(shutdown.clone()));
         let cli = Cli::parse_from(["bedplate-cluster", &format!("--controllers={group}")]);
         let (tenure, stages) = (Tenure::new(watch::channel(None).1), Stages::new(shutdown.clone()));
-        let Begun { registry, .. } = begin(&client, &cli, &tenure, (&tasks, &liveness, &stages));
+        let Started { registry, .. } = begin(&client, &cli, &tenure, (&tasks, &liveness, &stages));
         shutdown.cancel();
         registry
     }
 
     /// docs/reference/metrics.md has one section for the program.
     #[tokio::test]
-    async fn scrapes_of_all_groups_match_the_page_of_metrics() {
+    async fn scrape_matches_the_page_of_metrics() {
         let registries = [
             registry("infrastructure", infrastructure::begin),
             registry("bootstrap", bootstrap::begin),

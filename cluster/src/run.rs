@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::Cli;
 use crate::group::Group;
-use crate::life::Begun;
+use crate::life::Started;
 use crate::{bootstrap, core, infrastructure};
 
 /// Duration of a tenure without an election.
@@ -38,7 +38,7 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
         Group::Bootstrap => bootstrap::begin,
         Group::Core => core::begin,
     };
-    let Begun { started, missing, registry } = begin(&client, cli, &tenure, process.running());
+    let Started { started, missing, registry } = begin(&client, cli, &tenure, process.running());
     let common = ReconcilerHealth { liveness: process.liveness.clone(), started: started.clone(), tenure };
     process.serve(listener, ProviderHealth { common, missing }, registry);
     election.spawn(started, process.running());

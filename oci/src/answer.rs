@@ -32,7 +32,7 @@ impl Answer {
     }
 
     pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, Failure> {
-        let begun = tokio::time::Instant::now();
+        let started = tokio::time::Instant::now();
         let left = self.limit.saturating_sub(self.waited);
         let Ok(chunk) = tokio::time::timeout(left, self.response.chunk()).await else {
             let (seconds, taken) = (self.limit.as_secs(), self.taken);
@@ -42,7 +42,7 @@ impl Answer {
             });
         };
         let chunk = chunk.map_err(Failure::transport)?;
-        self.waited = self.waited.saturating_add(begun.elapsed());
+        self.waited = self.waited.saturating_add(started.elapsed());
         self.taken = self.taken.saturating_add(chunk.as_ref().map_or(0, Bytes::len));
         if self.taken >= PART_BYTES {
             (self.waited, self.taken) = (Duration::ZERO, 0);
@@ -91,28 +91,28 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn endlessly_dripping_answer_fails_at_the_timeout_of_a_part() {
-        let begun = tokio::time::Instant::now();
+        let started = tokio::time::Instant::now();
         let slow = whole(&mut answer(usize::MAX, 1, Duration::from_secs(19))).await.unwrap_err();
         let problem = "too slow: 9 bytes within 180 s".to_owned();
         assert_eq!(slow, Failure::Again { problem, after: None });
-        assert_eq!(begun.elapsed().as_secs(), LIMIT.as_secs());
+        assert_eq!(started.elapsed().as_secs(), LIMIT.as_secs());
         let endless = std::future::pending::<Result<(), Failure>>();
         let slow = within(LIMIT, endless).await.unwrap_err();
         let problem = "too slow: no complete answer within 180 s".to_owned();
         assert_eq!(slow, Failure::Again { problem, after: None });
-        assert_eq!(begun.elapsed().as_secs(), LIMIT.as_secs() * 2);
+        assert_eq!(started.elapsed().as_secs(), LIMIT.as_secs() * 2);
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_comes_slowly_and_steadily_may_take_for_long() {
-        let begun = tokio::time::Instant::now();
+        let started = tokio::time::Instant::now();
         let taken = whole(&mut answer(40, 256 << 10, Duration::from_secs(40))).await;
         assert_eq!(taken, Ok(10 << 20));
-        assert_eq!(begun.elapsed().as_secs(), 1600);
+        assert_eq!(started.elapsed().as_secs(), 1600);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_time_in_which_nobody_waits_for_the_registry_does_not_count() {
+    async fn time_without_a_waiting_reader_does_not_count() {
         let mut answer = answer(10, 1, Duration::from_secs(10));
         while answer.chunk().await.unwrap().is_some() {
             tokio::time::sleep(LIMIT).await;

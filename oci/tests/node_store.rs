@@ -451,7 +451,7 @@ async fn an_image_named_by_its_index_is_found_by_that_digest() {
 }
 
 #[tokio::test]
-async fn collecting_removes_what_nobody_keeps_and_nothing_that_is_shared() {
+async fn collection_removes_unused_layers_and_keeps_shared_ones() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(&directory.path().join("store"));
     let base = noise(1);

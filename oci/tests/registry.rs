@@ -73,7 +73,7 @@ fn plain() -> Access {
 }
 
 #[tokio::test]
-async fn an_image_is_fetched_once_and_then_asked_of_nobody() {
+async fn image_is_fetched_once_and_then_read_from_the_store() {
     let case = Case::new().await;
     let image = case.ensure().await.unwrap();
     assert_eq!(image.digest, case.manifest);
@@ -242,7 +242,7 @@ async fn an_endless_manifest_is_cut_off() {
 }
 
 #[tokio::test]
-async fn a_registry_that_stays_away_is_given_up_with_a_remedy() {
+async fn unreachable_registry_ends_the_download_with_a_remedy() {
     let case = Case::new().await;
     (0..20).for_each(|_| case.registry.fault(&case.rootfs, Fault::Status(503, None)));
     let retries = Mutex::new(0);
@@ -537,7 +537,7 @@ async fn tag_resolves_to_the_registrys_digest_without_a_fetch() {
 }
 
 #[tokio::test]
-async fn a_registry_that_drips_is_given_up_in_the_time_for_a_whole_answer() {
+async fn dripping_registry_ends_the_download_at_the_answer_timeout() {
     let case = Case::new().await;
     let manifest = case.manifest.to_string();
     let reference = format!("{}/bedplate/host:latest", case.registry.address);

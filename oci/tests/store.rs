@@ -293,13 +293,13 @@ impl tracing::Subscriber for Messages {
 
 #[tokio::test]
 async fn image_is_reported_and_recorded_once_for_each_change() {
-    let told = Arc::<Mutex<Vec<Message>>>::default();
-    tracing::subscriber::set_global_default(Messages(told.clone())).unwrap();
+    let reported = Arc::<Mutex<Vec<Message>>>::default();
+    tracing::subscriber::set_global_default(Messages(reported.clone())).unwrap();
     // Call sites that were evaluated before the subscriber was set were disabled.
     tracing::callsite::rebuild_interest_cache();
     let news = || {
-        let (told, own) = (told.lock().unwrap(), thread::current().id());
-        let ours = told.iter().filter(|(thread, ..)| *thread == own);
+        let (reported, own) = (reported.lock().unwrap(), thread::current().id());
+        let ours = reported.iter().filter(|(thread, ..)| *thread == own);
         ours.filter(|(_, level, text)| *level <= tracing::Level::INFO && text.contains("image")).count()
     };
     let directory = tempfile::tempdir().unwrap();

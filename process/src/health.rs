@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_is_for_its_owner_and_replaces_one_that_nobody_listens_at() {
+    async fn socket_is_private_and_replaces_a_stale_one() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("metrics.sock");
         drop(bind_socket(&path).expect("bind"));

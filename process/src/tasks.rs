@@ -159,13 +159,13 @@ impl Tasks {
         self.wait(move |_, running| running == name)
     }
 
-    fn wait<F>(&self, is_awaited: F) -> impl Future<Output = ()> + Send + use<F>
+    fn wait<F>(&self, is_expected: F) -> impl Future<Output = ()> + Send + use<F>
     where
         F: Fn(Stage, &'static str) -> bool + Send + Sync + 'static,
     {
         let mut running = self.running.subscribe();
         async move {
-            let all_ended = |running: &Running| !running.keys().any(|(ends, name)| is_awaited(*ends, name));
+            let all_ended = |running: &Running| !running.keys().any(|(ends, name)| is_expected(*ends, name));
             // The sender is dropped with the last task.
             let _ = running.wait_for(all_ended).await;
         }

@@ -330,12 +330,12 @@ fn decide_script(
             );
         }
     }
-    let (cause, awaited) = match state.image(&image) {
+    let (cause, pending) = match state.image(&image) {
         ImageState::Ready => {
             reasons.note(format!("image {image} is in the cache, its digests verified"));
-            if let Some(awaited) = check_architecture(&mut reasons, subject, &image, platform, state) {
+            if let Some(pending) = check_architecture(&mut reasons, subject, &image, platform, state) {
                 let reason = "the image is not for this machine: it is held before its kernel";
-                return reasons.end(Action::Hold(Hold::new(HoldCause::ImageUnavailable, awaited)), reason);
+                return reasons.end(Action::Hold(Hold::new(HoldCause::ImageUnavailable, pending)), reason);
             }
             return reasons.end(Action::Boot { image }, "kernel, initrd and seed");
         }
@@ -356,7 +356,7 @@ fn decide_script(
             return reasons.end(Action::Hold(hold), "a kernel argument of the image cannot be passed on");
         }
     };
-    reasons.end(Action::Hold(Hold::new(cause, awaited)), format!("image {image} is not in the cache"))
+    reasons.end(Action::Hold(Hold::new(cause, pending)), format!("image {image} is not in the cache"))
 }
 
 /// Adds a hold if the image is for another architecture than the machine's; an unknown architecture is not compared.

@@ -14,7 +14,7 @@ pub mod takeover_tokens;
 
 use async_trait::async_trait;
 
-use crate::machines::source::{Beside, TakeManifests};
+use crate::machines::source::{OtherManifests, TakeManifests};
 
 /// Receiver of manifests in a cluster, where there are none.
 #[derive(Debug, Clone, Copy)]
@@ -22,7 +22,7 @@ pub struct NoManifests;
 
 #[async_trait]
 impl TakeManifests for NoManifests {
-    async fn take(&self, _: Beside) -> Vec<String> {
+    async fn take(&self, _: OtherManifests) -> Vec<String> {
         Vec::new()
     }
 }

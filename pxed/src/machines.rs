@@ -54,7 +54,7 @@ pub struct Interface {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Found {
     /// No Machine's.
-    Nobody,
+    Unknown,
     /// This one's.
     One(Arc<KnownMachine>),
     /// Several claim it; none is served.
@@ -241,7 +241,7 @@ impl Snapshot {
     /// Returns the owner of this address: an interface, or a node.
     pub fn by_mac(&self, mac: MacAddress) -> Found {
         match self.by_mac.get(&mac) {
-            None => Found::Nobody,
+            None => Found::Unknown,
             Some(Claim::One(machine)) => Found::One(machine.clone()),
             Some(Claim::Several(names)) => Found::Several(names.clone()),
         }
@@ -420,7 +420,7 @@ pub(crate) mod tests {
         let found = snapshot.by_name(&"one".parse().unwrap()).unwrap();
         assert_eq!(found.uid, "directory:one");
         assert_eq!(found.interfaces.iter().map(|i| i.netboot).collect::<Vec<_>>(), [true, false]);
-        assert_eq!(snapshot.by_mac("52:54:00:00:00:0c".parse().unwrap()), Found::Nobody);
+        assert_eq!(snapshot.by_mac("52:54:00:00:00:0c".parse().unwrap()), Found::Unknown);
     }
 
     #[test]
@@ -452,7 +452,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_address_that_two_machines_claim_is_nobodys_and_both_are_named() {
+    fn address_of_two_machines_belongs_to_neither_and_both_are_named() {
         let machines = [machine("two", &[A, B]), machine("one", &[A]), machine("three", &[A])];
         let snapshot = Snapshot::build(&site(), machines);
         let Found::Several(claimants) = snapshot.by_mac(A.parse().unwrap()) else { panic!("A is contested") };

@@ -15,7 +15,7 @@ use async_trait::async_trait;
 
 use self::operations::LocalOperations;
 use self::versions::NodeChoice;
-use crate::machines::source::{Beside, TakeManifests};
+use crate::machines::source::{OtherManifests, TakeManifests};
 
 /// Receiver of the operations and configurations in manifests.
 pub struct Manifested {
@@ -27,7 +27,10 @@ pub struct Manifested {
 
 #[async_trait]
 impl TakeManifests for Manifested {
-    async fn take(&self, Beside { operations, configurations, whole }: Beside) -> Vec<String> {
+    async fn take(
+        &self,
+        OtherManifests { operations, configurations, whole }: OtherManifests,
+    ) -> Vec<String> {
         let problems = self.operations.take(operations, whole).await;
         self.choice.take(configurations, whole).await;
         problems

@@ -54,7 +54,7 @@ pub async fn reconcile(
         (plan(&configuration, &index, (&nodes, clocks), now), versions)
     };
     // Heartbeats and overdue Nodes depend on the time, not on a change.
-    let after = (rollout::settings(&configuration).is_some() || plan.awaits_nodes())
+    let after = (rollout::settings(&configuration).is_some() || plan.nodes_pending())
         .then_some(ROLLOUT_CHECK_INTERVAL);
     if plan.is_empty() {
         return Ok(after);

@@ -63,7 +63,7 @@ impl Names {
     }
 
     /// Returns a text such as `5 Machines (a, b, c and 2 more)`. None if there are no Machines.
-    pub fn told(&self) -> Option<String> {
+    pub fn summary(&self) -> Option<String> {
         let more = self.count.saturating_sub(self.first.len());
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let noun = if self.count == 1 { "Machine" } else { "Machines" };
@@ -74,7 +74,7 @@ impl Names {
 
 /// Machines of a configuration, by pending change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Awaited {
+pub struct PendingMachines {
     /// Number of Machines that use it.
     pub users: usize,
     /// Machines without a Node that are paved with one of its versions without further action.
@@ -89,17 +89,17 @@ pub struct Awaited {
 
 /// Returns the state of a configuration that changes only when a user deletes Nodes (OnDelete). `latest` is
 /// the number of its newest version.
-pub fn at_rest(name: &str, latest: i64, awaited: &Awaited) -> Standing {
-    let moving = awaited.moving.told();
+pub fn at_rest(name: &str, latest: i64, pending: &PendingMachines) -> Standing {
+    let moving = pending.moving.summary();
     let moving = moving.map(|them| format!("{them} without a Node: paving with the selected version"));
-    let outdated = awaited.outdated.told().map(|them| {
+    let outdated = pending.outdated.summary().map(|them| {
         let newest = version_name(name, latest);
         format!(
             "{them} with another version than a repave would select (newest: {newest}); delete the Node to repave it: `kubectl delete node NAME`"
         )
     });
     let is_moving = moving.is_some();
-    let (reason, message) = match (moving, outdated, awaited.users) {
+    let (reason, message) = match (moving, outdated, pending.users) {
         (Some(moving), Some(outdated), _) => (ProgressingReason::Paving, format!("{moving}; {outdated}")),
         (Some(moving), None, _) => (ProgressingReason::Paving, moving),
         (None, Some(outdated), _) => (ProgressingReason::AwaitingNodeDeletion, outdated),
@@ -111,10 +111,10 @@ pub fn at_rest(name: &str, latest: i64, awaited: &Awaited) -> Standing {
             (ProgressingReason::UpToDate, message.to_owned())
         }
     };
-    let went_back = awaited.rolled_back.told().map(|them| {
+    let went_back = pending.rolled_back.summary().map(|them| {
         format!("{them} rolled back from the selected version; see status.rolledBack of the Machine")
     });
-    let missing = awaited.late.told().map(|them| {
+    let missing = pending.late.summary().map(|them| {
         format!(
             "{them} without a Node of the selected version for longer than its health gate and 30 minutes; see `bedplate machine explain NAME`, then \
              repair the host (set spec.paused meanwhile) or delete the Machine"
@@ -135,7 +135,7 @@ pub fn at_rest(name: &str, latest: i64, awaited: &Awaited) -> Standing {
 pub fn leaving(holders: &BTreeSet<&str>) -> Standing {
     let mut names = Names::default();
     holders.iter().for_each(|holder| names.add(holder));
-    let progressing = match names.told() {
+    let progressing = match names.summary() {
         None => {
             let message = "being deleted with its versions: no Machine references or uses them";
             (true, ProgressingReason::Deleting, message.to_owned())
@@ -245,28 +245,29 @@ mod tests {
 
     #[test]
     fn a_message_names_the_first_machines_and_counts_the_others() {
-        assert_eq!(names(&["b"]).told().as_deref(), Some("1 Machine (b)"));
-        let told = names(&["e", "b", "d", "c", "a"]).told();
-        assert_eq!(told.as_deref(), Some("5 Machines (a, b, c and 2 more)"));
-        assert_eq!(names(&[]).told(), None);
+        assert_eq!(names(&["b"]).summary().as_deref(), Some("1 Machine (b)"));
+        let summary = names(&["e", "b", "d", "c", "a"]).summary();
+        assert_eq!(summary.as_deref(), Some("5 Machines (a, b, c and 2 more)"));
+        assert_eq!(names(&[]).summary(), None);
     }
 
     #[test]
     fn c4_on_delete_counts_machines_pending_node_deletion_and_changes_none() {
-        let mut awaited = Awaited { users: 7, outdated: names(&["b", "a"]), ..Awaited::default() };
-        let standing = at_rest("w", 4, &awaited);
+        let mut pending =
+            PendingMachines { users: 7, outdated: names(&["b", "a"]), ..PendingMachines::default() };
+        let standing = at_rest("w", 4, &pending);
         let (progressing, reason, message) = &standing.progressing;
         assert_eq!((*progressing, *reason), (false, ProgressingReason::AwaitingNodeDeletion));
         assert!(message.starts_with("2 Machines (a, b)") && message.contains("w-v4"), "{message}");
         assert!(message.ends_with("kubectl delete node NAME"), "{message}");
-        awaited.moving = names(&["c"]);
-        let (progressing, reason, message) = at_rest("w", 4, &awaited).progressing;
+        pending.moving = names(&["c"]);
+        let (progressing, reason, message) = at_rest("w", 4, &pending).progressing;
         assert_eq!((progressing, reason), (true, ProgressingReason::Paving));
         assert!(message.contains("1 Machine (c)") && message.contains("2 Machines (a, b)"), "{message}");
-        let all = Awaited { users: 7, ..Awaited::default() };
+        let all = PendingMachines { users: 7, ..PendingMachines::default() };
         assert_eq!(at_rest("w", 4, &all).progressing.1, ProgressingReason::UpToDate);
-        assert_eq!(at_rest("w", 4, &Awaited::default()).progressing.1, ProgressingReason::NoMachines);
-        let back = Awaited { users: 1, rolled_back: names(&["a"]), ..Awaited::default() };
+        assert_eq!(at_rest("w", 4, &PendingMachines::default()).progressing.1, ProgressingReason::NoMachines);
+        let back = PendingMachines { users: 1, rolled_back: names(&["a"]), ..PendingMachines::default() };
         assert_eq!(
             at_rest("w", 4, &back).degraded.map(|(reason, _)| reason),
             Some(DegradedReason::RolledBack)
@@ -275,8 +276,12 @@ mod tests {
 
     #[test]
     fn c4_machine_without_a_node_is_degraded_although_its_agent_is_silent() {
-        let late =
-            Awaited { users: 2, moving: names(&["a", "b"]), late: names(&["b"]), ..Awaited::default() };
+        let late = PendingMachines {
+            users: 2,
+            moving: names(&["a", "b"]),
+            late: names(&["b"]),
+            ..PendingMachines::default()
+        };
         let standing = at_rest("w", 1, &late);
         assert_eq!(standing.progressing.1, ProgressingReason::Paving);
         let (reason, message) = standing.degraded.unwrap();
@@ -284,7 +289,7 @@ mod tests {
             reason == DegradedReason::NodeMissing && message.starts_with("1 Machine (b) without a Node"),
             "{reason} {message}"
         );
-        let both = Awaited { rolled_back: names(&["a"]), ..late };
+        let both = PendingMachines { rolled_back: names(&["a"]), ..late };
         let (reason, message) = at_rest("w", 1, &both).degraded.unwrap();
         assert!(
             reason == DegradedReason::RolledBack && message.contains("1 Machine (b) without"),
@@ -302,7 +307,7 @@ mod tests {
 
     #[test]
     fn transition_time_is_kept_while_status_stays_and_generation_is_current() {
-        let (standing, usable) = (at_rest("w", 1, &Awaited::default()), Newest::default());
+        let (standing, usable) = (at_rest("w", 1, &PendingMachines::default()), Newest::default());
         let well = merge(&[], &standing, &usable, Some(1), at(1));
         assert_eq!(merge(&well, &standing, &usable, Some(1), at(2)), well);
         let degraded = |conditions: &[Condition]| {
@@ -322,7 +327,7 @@ mod tests {
     fn all_faults_are_reported_and_the_first_gives_the_reason() {
         let standing = Standing {
             degraded: Some((DegradedReason::RolledBack, "two".to_owned())),
-            ..at_rest("w", 1, &Awaited::default())
+            ..at_rest("w", 1, &PendingMachines::default())
         };
         let refused =
             Newest { troubles: vec![(DegradedReason::VersionInvalid, "one".to_owned())], unasked: None };
@@ -378,7 +383,7 @@ mod tests {
             (DegradedReason::RolledBack, true, false),
             (DegradedReason::RolledBack, false, true),
         ] {
-            let rests = at_rest("w", 1, &Awaited::default());
+            let rests = at_rest("w", 1, &PendingMachines::default());
             let (_, moves, message) = rests.progressing.clone();
             let standing = Standing { progressing: (progressing, moves, message), ..rests.clone() };
             let conditions = merge(&[], &standing, &newest(reason), None, at(1));

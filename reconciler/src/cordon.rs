@@ -78,7 +78,7 @@ pub struct Hold {
     /// True if the Node is cordoned. A user may have uncordoned it.
     pub cordoned: bool,
     /// Pods that the drain is waiting for.
-    pub awaits: Option<String>,
+    pub pending: Option<String>,
 }
 
 /// Failure of a drain.
@@ -90,14 +90,14 @@ pub struct Failed {
     /// Generation of the MachineConfiguration at that time. An edit of it retries the drain.
     pub generation: i64,
     /// Machine-readable reason.
-    pub reason: GivenUp,
+    pub reason: UpdateFailure,
     /// Message for users.
     pub message: String,
 }
 
 /// Reason for a failed drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum GivenUp {
+pub enum UpdateFailure {
     /// Pods were left when the time was over.
     DrainTimedOut,
     /// Some of its Pods have no controller that re-creates them.
@@ -108,13 +108,13 @@ pub enum GivenUp {
     Uncordoned,
 }
 
-impl From<GivenUp> for DegradedReason {
-    fn from(reason: GivenUp) -> Self {
+impl From<UpdateFailure> for DegradedReason {
+    fn from(reason: UpdateFailure) -> Self {
         match reason {
-            GivenUp::DrainTimedOut => DegradedReason::DrainTimedOut,
-            GivenUp::UnmanagedPods => DegradedReason::UnmanagedPods,
-            GivenUp::EmptyDirData => DegradedReason::EmptyDirData,
-            GivenUp::Uncordoned => DegradedReason::UncordonedExternally,
+            UpdateFailure::DrainTimedOut => DegradedReason::DrainTimedOut,
+            UpdateFailure::UnmanagedPods => DegradedReason::UnmanagedPods,
+            UpdateFailure::EmptyDirData => DegradedReason::EmptyDirData,
+            UpdateFailure::Uncordoned => DegradedReason::UncordonedExternally,
         }
     }
 }
@@ -133,7 +133,7 @@ pub fn cordon_of(node: &Node) -> Cordon {
             purpose,
             began: text(DRAIN_STARTED).and_then(|time| time.parse().ok()),
             cordoned,
-            awaits: text(DRAIN_PENDING).cloned(),
+            pending: text(DRAIN_PENDING).cloned(),
         }),
         Some(None) if cordoned => Cordon::Operation,
         None if cordoned => Cordon::Foreign,
@@ -191,7 +191,7 @@ mod tests {
         let failed_ = Failed {
             version: "w-v2".to_owned(),
             generation: 3,
-            reason: GivenUp::DrainTimedOut,
+            reason: UpdateFailure::DrainTimedOut,
             message: "why".to_owned(),
         };
         let text = serde_json::to_string(&failed_).unwrap();

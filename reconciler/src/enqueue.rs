@@ -133,7 +133,7 @@ impl Queues {
     pub async fn dependents_of(&self, configuration: &str, stores: &Stores) {
         let (machines, others) = {
             let index = stores.index();
-            (index.touched_by(configuration), index.beside(configuration))
+            (index.touched_by(configuration), index.related_configurations(configuration))
         };
         for machine in machines {
             self.machine(&machine).await;

@@ -135,7 +135,8 @@ pub async fn reconcile(
     }
     let image = &version.spec.template.image;
     let answer = ask_registry(image, world.reach.clone()).await;
-    let status = answered(&version, answer.as_ref().map_err(|error| told(image, error)), Timestamp::now());
+    let status =
+        answered(&version, answer.as_ref().map_err(|error| describe(image, error)), Timestamp::now());
     if version.status.as_ref() != Some(&status) {
         let whole = MachineConfigurationVersion { status: Some(status), ..(*version).clone() };
         let body = status_of(&whole, is_deployed(&version), None);
@@ -154,7 +155,7 @@ pub async fn reconcile(
                 world.news.publish(&*version, ControllerEvent::ImageResolved, &note);
             }
             Err(error) => {
-                world.news.publish(&*version, ControllerEvent::ImageUnresolved, &told(image, error));
+                world.news.publish(&*version, ControllerEvent::ImageUnresolved, &describe(image, error));
             }
         }
     }
@@ -162,9 +163,9 @@ pub async fn reconcile(
     match answer {
         Ok(_) => Ok(()),
         Err(error @ (EnsureImageError::Refused { .. } | EnsureImageError::InvalidReference { .. })) => {
-            Err(WriteError::Refused { what, why: told(image, &error) })
+            Err(WriteError::Refused { what, why: describe(image, &error) })
         }
-        Err(error) => Err(WriteError::Later { what, why: told(image, &error), again: None }),
+        Err(error) => Err(WriteError::Later { what, why: describe(image, &error), again: None }),
     }
 }
 
@@ -184,7 +185,7 @@ async fn ask_registry(image: &NodeImage, reach: Arc<RegistryReach>) -> Result<Di
 }
 
 /// Returns the message of a failed request, for users.
-fn told(image: &NodeImage, error: &EnsureImageError) -> String {
+fn describe(image: &NodeImage, error: &EnsureImageError) -> String {
     let why = match error {
         EnsureImageError::Unreachable { problem, .. } => format!("the registry does not answer ({problem})"),
         EnsureImageError::Refused { problem, .. } => format!("the registry refuses ({problem})"),

@@ -103,7 +103,7 @@ async fn apply(
             tracing::info!(machine = name, version, source = ?selected.source, "version selected");
         }
         let before = machine.status.clone().unwrap_or_default();
-        for (reason, note) in events::told(&before, status) {
+        for (reason, note) in events::changes(&before, status) {
             if reason == ControllerEvent::NodeReregistered {
                 tracing::warn!(machine = name, note, "Node re-registered before its deletion was seen");
             }

@@ -40,7 +40,7 @@ pub async fn reconcile(
     world: Arc<World>,
 ) -> Result<Option<Duration>, WriteError> {
     if world.stores.whose.tells(&operation) {
-        let (reason, note) = told(&operation);
+        let (reason, note) = event(&operation);
         world.news.publish(&*operation, reason, &note);
     }
     if operation.spec.machine_selector.is_some() {
@@ -70,7 +70,7 @@ pub async fn reconcile(
 }
 
 /// Returns the Event of a finished operation.
-fn told(operation: &MachineOperation) -> (ControllerEvent, String) {
+fn event(operation: &MachineOperation) -> (ControllerEvent, String) {
     let spec = &operation.spec;
     let on = spec.machine_ref.as_ref().map(|machine| format!(" of Machine {}", machine.name));
     let status = operation.status.clone().unwrap_or_default();

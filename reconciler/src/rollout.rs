@@ -41,7 +41,7 @@ pub use self::plan::{Step, allowed, limit, plan, settings};
 pub use crate::cache::waits::{Wait, is_late};
 use crate::context::{Stores, World};
 pub use crate::cordon::Purpose;
-use crate::cordon::{Cordon, Failed, GivenUp, Hold, cordon_of, cut};
+use crate::cordon::{Cordon, Failed, Hold, UpdateFailure, cordon_of, cut};
 use crate::machine;
 use crate::metrics::Turn;
 use crate::node::drain;
@@ -248,13 +248,13 @@ impl Actor<'_> {
             let failed = self.refused(version, &refusal);
             tracing::warn!(machine = name, version, reason = failed.message, "Node drain refused");
             drain::say_failed(world, &node, &failed).await?;
-            self.tell(name, ControllerEvent::UpdateFailed, &events::given_up(&failed));
+            self.tell(name, ControllerEvent::UpdateFailed, &events::failed(&failed));
             return Ok(Some(CORDON_CHECK_DELAY));
         }
         drain::cordon(world, &node, &Purpose::Rollout(version.to_owned()), now).await?;
         world.drains.begins(&pods);
         tracing::info!(machine = name, version, "turn started, Node cordoned");
-        self.tell(name, ControllerEvent::UpdateStarted, &events::begun(name, version));
+        self.tell(name, ControllerEvent::UpdateStarted, &events::started(name, version));
         Ok(Some(CORDON_CHECK_DELAY))
     }
 
@@ -269,20 +269,20 @@ impl Actor<'_> {
         };
         let pods = drain::pods(world, name).await?;
         if let Some(refusal) = refusal(&pods, &self.drain) {
-            return self.give_up(&node, &self.refused(version, &refusal)).await;
+            return self.fail(&node, &self.refused(version, &refusal)).await;
         }
         if !pods.iter().any(Pod::has_to_leave) {
             return self.finish(&node, version).await;
         }
         let Some(left) = self.time_left(&node, &hold, now) else {
-            drain::say_begun(world, &node, now).await?;
+            drain::report_started(world, &node, now).await?;
             return Ok(Some(Duration::ZERO));
         };
         // The timeout counts only after the Pods were evicted. A controller that was stopped or busy evicts
         // them first.
-        if let Some(pending) = hold.awaits.filter(|_| !left.is_positive()) {
+        if let Some(pending) = hold.pending.filter(|_| !left.is_positive()) {
             let message = format!("not drained within {} s: {pending}", limit.as_secs());
-            return self.give_up(&node, &self.failed(version, GivenUp::DrainTimedOut, &message)).await;
+            return self.fail(&node, &self.failed(version, UpdateFailure::DrainTimedOut, &message)).await;
         }
         let machine = self.machine(name).map(AsRef::as_ref);
         let until = later(now, left);
@@ -317,12 +317,12 @@ impl Actor<'_> {
         Ok(None)
     }
 
-    async fn give_up(&self, node: &Node, failed: &Failed) -> Result<Option<Duration>, WriteError> {
+    async fn fail(&self, node: &Node, failed: &Failed) -> Result<Option<Duration>, WriteError> {
         let Failed { version, reason, message, .. } = failed;
         let machine = node.name_any();
         tracing::warn!(machine, version, ?reason, message, "turn failed, uncordoning Node");
         drain::free(self.world, node, Some(failed)).await?;
-        self.tell(&machine, ControllerEvent::UpdateFailed, &events::given_up(failed));
+        self.tell(&machine, ControllerEvent::UpdateFailed, &events::failed(failed));
         Ok(None)
     }
 
@@ -339,7 +339,7 @@ impl Actor<'_> {
         tracing::info!(machine = name, "turn canceled, uncordoning Node");
         drain::free(self.world, &node, failed).await?;
         match failed {
-            Some(failed) => self.tell(name, ControllerEvent::UpdateFailed, &events::given_up(failed)),
+            Some(failed) => self.tell(name, ControllerEvent::UpdateFailed, &events::failed(failed)),
             None => self.tell(name, ControllerEvent::UpdateInterrupted, &events::held(name, self.rollout)),
         }
         Ok(None)
@@ -350,7 +350,7 @@ impl Actor<'_> {
         self.failed(version, reason, &message)
     }
 
-    fn failed(&self, version: &str, reason: GivenUp, message: &str) -> Failed {
+    fn failed(&self, version: &str, reason: UpdateFailure, message: &str) -> Failed {
         let (version, message) = (version.to_owned(), cut(message));
         Failed { version, generation: self.rollout.generation, reason, message }
     }

@@ -269,7 +269,7 @@ impl World {
     /// Enqueues like `trigger::Queues::dependents_of`, except the configuration itself.
     fn depends(&mut self, configuration: &str) {
         self.touched.insert(configuration.to_owned());
-        self.touched.extend(self.index.beside(configuration));
+        self.touched.extend(self.index.related_configurations(configuration));
     }
 
     fn check(&mut self, seed: u64) {
@@ -294,9 +294,9 @@ impl World {
                 assert_eq!(usize::try_from(*counted).unwrap(), machines, "seed {seed}: {name}");
             }
             let before = self.counted.insert(name.clone(), counts.clone());
-            let told = before.as_ref() == Some(&counts) || self.touched.contains(name);
+            let reported = before.as_ref() == Some(&counts) || self.touched.contains(name);
             assert!(
-                told,
+                reported,
                 "seed {seed}: the counts of {name} changed without a report: {before:?} {counts:?}"
             );
         }

@@ -214,12 +214,12 @@ async fn o3_the_finalizer_comes_first_then_the_machines_and_then_a_child() {
     assert_eq!((&status["state"], &status["counts"]["pending"]), (&json!("InProgress"), &json!(3)));
     assert_eq!(status["machines"], json!({ "notStarted": ["a", "b", "c"] }));
 
-    let begun = parent(&json!({ "status": status }));
+    let started = parent(&json!({ "status": status }));
     let answers = |asked: &Asked| match asked.line.as_str() {
         "GET /machineoperations/all" => (200, parent(&json!({}))),
         _ => written(asked),
     };
-    let (asked, _) = look(&begun, &[], &[machine("a")], answers).await;
+    let (asked, _) = look(&started, &[], &[machine("a")], answers).await;
     assert_eq!(
         lines(&asked),
         [
@@ -244,21 +244,22 @@ async fn o3_the_finalizer_comes_first_then_the_machines_and_then_a_child() {
 
 #[tokio::test]
 async fn o3_by_an_old_state_of_a_parent_no_child_is_made() {
-    let begun = parent(&json!({ "status": { "state": "InProgress", "machines": { "notStarted": ["a"] } } }));
+    let started =
+        parent(&json!({ "status": { "state": "InProgress", "machines": { "notStarted": ["a"] } } }));
     let answers = |asked: &Asked| match asked.line.as_str() {
         "GET /machineoperations/all" => {
             (200, parent(&json!({ "metadata": { "resourceVersion": "8", "finalizers": [] } })))
         }
         _ => written(asked),
     };
-    let (asked, done) = look(&begun, &[], &[], answers).await;
+    let (asked, done) = look(&started, &[], &[], answers).await;
     assert!(matches!(done, Err(WriteError::Conflict { .. })), "{done:?}");
     assert_eq!(lines(&asked), ["GET /machineoperations/all"]);
 }
 
 #[tokio::test]
 async fn o3_existing_child_is_not_re_created_and_an_impossible_one_fails() {
-    let begun =
+    let started =
         parent(&json!({ "status": { "state": "InProgress", "machines": { "notStarted": ["a", "b"] } } }));
     for (code, refused, machines) in [
         (409, true, json!({ "started": ["a", "b"] })),
@@ -272,7 +273,7 @@ async fn o3_existing_child_is_not_re_created_and_an_impossible_one_fails() {
                 ("GET /machineoperations/all-a", _) => (200, child("a", "Complete")),
                 _ => written(asked),
             };
-        let (asked, done) = look(&begun, &[], &[], answers).await;
+        let (asked, done) = look(&started, &[], &[], answers).await;
         assert_eq!(done.is_ok(), refused, "{code}: {done:?}");
         let status = asked.iter().find(|asked| asked.line.ends_with("/status")).unwrap();
         assert_eq!(status.body["status"]["machines"], machines, "{code}");
@@ -281,7 +282,8 @@ async fn o3_existing_child_is_not_re_created_and_an_impossible_one_fails() {
 
 #[tokio::test]
 async fn o3_object_of_another_writer_with_a_childs_name_does_not_count() {
-    let begun = parent(&json!({ "status": { "state": "InProgress", "machines": { "notStarted": ["a"] } } }));
+    let started =
+        parent(&json!({ "status": { "state": "InProgress", "machines": { "notStarted": ["a"] } } }));
     // It names the parent as its owner. Any creator of operations may write that.
     let mut forged = child("a", "Complete");
     for (key, value) in [
@@ -300,7 +302,7 @@ async fn o3_object_of_another_writer_with_a_childs_name_does_not_count() {
             _ => written(asked),
         };
         for known in [vec![forged.clone()], vec![]] {
-            let (asked, _) = look(&begun, &known, &[], answers.clone()).await;
+            let (asked, _) = look(&started, &known, &[], answers.clone()).await;
             let counted = asked.iter().filter(|asked| asked.line.ends_with("/status"));
             let complete = counted.filter(|asked| asked.body["status"]["machines"].get("complete").is_some());
             assert_eq!(complete.count(), 0, "{key}");
@@ -314,15 +316,15 @@ async fn o3_object_of_another_writer_with_a_childs_name_does_not_count() {
 }
 
 #[tokio::test]
-async fn o3_a_child_that_somebody_has_deleted_has_failed_and_is_not_made_again() {
-    let begun = parent(
+async fn o3_deleted_child_counts_as_failed_and_is_not_created_again() {
+    let started = parent(
         &json!({ "status": { "state": "InProgress", "machines": { "started": ["a"], "complete": ["b"] } } }),
     );
     let answers = |asked: &Asked| match asked.line.as_str() {
         "GET /machineoperations/all-a" => refusal(404, "not there"),
         _ => written(asked),
     };
-    let (asked, done) = look(&begun, &[], &[], answers).await;
+    let (asked, done) = look(&started, &[], &[], answers).await;
     done.unwrap();
     assert_eq!(lines(&asked), ["GET /machineoperations/all-a", "PATCH /machineoperations/all/status"]);
     let status = &body(&asked, "PATCH /machineoperations/all/status")["status"];
@@ -388,7 +390,7 @@ async fn end_of_an_operation_is_reported_once_by_the_controller_that_saw_it() {
         let status = json!({ "state": state, "reason": reason, "message": "why", "completionTime": OLD });
         operation("x", &json!({ "machineRef": { "name": "a" } }), &json!({ "status": status }))
     };
-    for (state, reason, told, note) in [
+    for (state, reason, reported, note) in [
         ("Complete", "Done", Some("OperationComplete"), "reboot of Machine a completed: why"),
         ("Failed", "TimedOut", Some("OperationFailed"), "reboot of Machine a failed: TimedOut: why"),
         ("InProgress", "", None, ""),
@@ -406,9 +408,9 @@ async fn end_of_an_operation_is_reported_once_by_the_controller_that_saw_it() {
             }
             drop(world);
             teller.run().await;
-            let expected = told
+            let expected = reported
                 .filter(|_| came)
-                .map(|told| (told.to_owned(), "MachineOperation x".to_owned(), note.to_owned()));
+                .map(|reported| (reported.to_owned(), "MachineOperation x".to_owned(), note.to_owned()));
             assert_eq!(server.events(), Vec::from_iter(expected), "{state} {came}");
         }
     }

@@ -305,7 +305,7 @@ async fn v3_orphaned_deleted_version_is_released_unless_a_machine_holds_it() {
     const RELEASE: &str = "PATCH /machineconfigurationversions/w-v1";
     let leaving = json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" });
     let orphaned = json!({ "deletionTimestamp": "2026-01-01T00:00:00Z", "ownerReferences": [] });
-    let anew = json!({ "metadata": { "uid": "uid-anew" } });
+    let recreated = json!({ "metadata": { "uid": "uid-anew" } });
     let mut holder = server::machine(&json!({}));
     holder["spec"]["configurationRef"]["version"] = json!(1);
     let stranger =
@@ -313,7 +313,7 @@ async fn v3_orphaned_deleted_version_is_released_unless_a_machine_holds_it() {
     for (what, metadata, owner, machines, goes) in [
         ("its configuration is deleted", &leaving, None, vec![stranger], true),
         ("it was left behind", &orphaned, Some(json!({})), vec![], true),
-        ("its configuration was re-created", &leaving, Some(anew), vec![], true),
+        ("its configuration was re-created", &leaving, Some(recreated), vec![], true),
         ("a Machine holds it", &leaving, None, vec![holder], false),
         ("its configuration is there, and not seen yet", &leaving, Some(json!({})), vec![], false),
         ("it is not being deleted", &json!({}), None, vec![], false),
@@ -446,13 +446,13 @@ async fn looked_at(
 }
 
 async fn until(looks: &AtomicUsize, wanted: usize) -> Duration {
-    let begun = Instant::now();
+    let started = Instant::now();
     while looks.load(Ordering::SeqCst) < wanted {
-        assert!(begun.elapsed() < Duration::from_secs(600), "it was forgotten");
+        assert!(started.elapsed() < Duration::from_secs(600), "it was forgotten");
         tokio::task::yield_now().await;
         tokio::time::advance(Duration::from_millis(50)).await;
     }
-    begun.elapsed()
+    started.elapsed()
 }
 
 #[tokio::test(start_paused = true)]

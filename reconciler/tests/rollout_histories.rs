@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::Machine;
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_reconciler::cordon::{DRAIN_FAILED, DRAIN_STARTED, Failed, GivenUp};
+use bedplate_reconciler::cordon::{DRAIN_FAILED, DRAIN_STARTED, Failed, UpdateFailure};
 use bedplate_reconciler::rollout::{Clocks, Purpose, Rollout, Step, Wait, judge, plan, settings, standing};
 use k8s_openapi::api::core::v1::Node;
 use proptest::prelude::*;
@@ -221,7 +221,7 @@ impl World {
                     let failed = Failed {
                         version,
                         generation: self.generation,
-                        reason: GivenUp::DrainTimedOut,
+                        reason: UpdateFailure::DrainTimedOut,
                         message: "late".to_owned(),
                     };
                     let node = self.hosts[host % count].node.as_mut().unwrap();
@@ -350,8 +350,8 @@ proptest! {
         if done {
             prop_assert!(["UpToDate", "RollingOut"].contains(&reason.as_str()), "{} {}", reason, message);
         } else {
-            let told = ["PausedOnFailure", "MachinesSkipped", "MaxUnavailableReached", "RollingOut", "AwaitingPrefetch"].contains(&reason.as_str());
-            prop_assert!(told, "{} {} {:#?}", reason, message, world);
+            let reported = ["PausedOnFailure", "MachinesSkipped", "MaxUnavailableReached", "RollingOut", "AwaitingPrefetch"].contains(&reason.as_str());
+            prop_assert!(reported, "{} {} {:#?}", reason, message, world);
             if reason.as_str() == "PausedOnFailure" {
                 prop_assert!(standing.degraded.is_some());
             }

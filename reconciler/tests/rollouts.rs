@@ -255,7 +255,7 @@ async fn c4_a_drain_is_not_given_up_before_its_pods_were_asked_to_leave_once() {
 }
 
 #[tokio::test]
-async fn a_machine_that_goes_says_what_is_awaited_before_its_node_is_touched() {
+async fn deleted_machine_reports_the_pending_step_before_its_node_is_drained() {
     let mut given = machine(1, &json!([{ "name": "a", "state": "Running" }]));
     given["spec"]["deletionPolicy"] = json!("Drain");
     given["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
@@ -273,8 +273,8 @@ async fn a_machine_that_goes_says_what_is_awaited_before_its_node_is_touched() {
         server.lines(),
         [format!("GET {NODE}"), "PATCH /machines/a/status".to_owned(), format!("PATCH {NODE}")]
     );
-    let told = body(&server.asked(), "PATCH /machines/a/status")["status"]["conditions"].to_string();
-    assert!(told.contains("Drained") && told.contains("Draining"), "{told}");
+    let message = body(&server.asked(), "PATCH /machines/a/status")["status"]["conditions"].to_string();
+    assert!(message.contains("Drained") && message.contains("Draining"), "{message}");
     // With another policy only this finalizer is removed; others stay.
     given["spec"]["deletionPolicy"] = json!("Retain");
     let server = Server::default();
@@ -369,12 +369,12 @@ fn c4_host_without_a_node_fails_despite_its_agents_reports() {
     gone["status"]["nodeRef"] = Value::Null;
     let mut at_it = gone.clone();
     paved(&mut at_it, "Preparing");
-    let mut anew = node(&json!({}), false);
-    anew["metadata"]["uid"] = json!("n2");
-    anew["status"]["conditions"][0]["status"] = json!("False");
+    let mut recreated = node(&json!({}), false);
+    recreated["metadata"]["uid"] = json!("n2");
+    recreated["status"]["conditions"][0]["status"] = json!("False");
     let settings = rollout::settings(&object(&configuration())).unwrap();
     for machine in [&gone, &at_it] {
-        for node in [None, Some(&anew)] {
+        for node in [None, Some(&recreated)] {
             let judged = judged_after(machine, node, 2400);
             assert_eq!(judged.members[0].place, Place::Repaving, "{node:?}");
             let judged = judged_after(machine, node, 2401);
@@ -475,10 +475,10 @@ fn c4_what_was_taken_back_holds_the_update_while_its_node_comes_and_goes() {
     back["status"]["rolledBack"] =
         json!({ "from": version(2), "to": version(1), "message": "x", "time": "2026-01-01T00:00:00Z" });
     let there = node(&json!({}), false);
-    let (mut down, mut anew) = (there.clone(), there.clone());
+    let (mut down, mut recreated) = (there.clone(), there.clone());
     down["status"]["conditions"][0]["status"] = json!("Unknown");
-    anew["metadata"]["uid"] = json!("n2");
-    for node in [Some(there), Some(down), Some(anew), Some(node(&json!({}), true)), None] {
+    recreated["metadata"]["uid"] = json!("n2");
+    for node in [Some(there), Some(down), Some(recreated), Some(node(&json!({}), true)), None] {
         let judged = judged(&back, node.as_ref());
         let place = &judged.members[0].place;
         assert!(
@@ -496,7 +496,7 @@ fn c4_a_machine_whose_node_is_foreign_is_left_as_it_is() {
         let judged = judged(&machine(2, &prepared()), Some(&seen));
         let member = &judged.members[0];
         let Place::Skipped(why) = &member.place else { panic!("{provider_id}: {:?}", member.place) };
-        assert!(why.told().contains("providerID bedplate://NAME"), "{provider_id}: {why:?}");
+        assert!(why.message().contains("providerID bedplate://NAME"), "{provider_id}: {why:?}");
         assert!(member.unavailable.is_some(), "{provider_id}: it has no Node of its own");
     }
 }
@@ -768,8 +768,8 @@ async fn c4_a_pod_whose_eviction_is_refused_keeps_no_other_pod_from_leaving() {
         (1, 3),
         "who is refused is not asked each time: {lines:?}"
     );
-    let awaited = "n/kept (403: a webhook says no), n/web";
-    let says = |asked: &Asked| asked.body["metadata"]["annotations"]["bedplate.dev/drain-pending"] == awaited;
+    let pending = "n/kept (403: a webhook says no), n/web";
+    let says = |asked: &Asked| asked.body["metadata"]["annotations"]["bedplate.dev/drain-pending"] == pending;
     assert!(server.asked().iter().any(says), "{:?}", server.asked());
     drop(world);
     teller.run().await;
@@ -792,16 +792,16 @@ async fn c4_many_drains_are_checked_concurrently() {
         line => (200, called(line.rsplit('/').next().unwrap(), since.clone())),
     };
     let world = server.world(&objects, Tenure::always(), answer);
-    let begun = tokio::time::Instant::now();
+    let started = tokio::time::Instant::now();
     roll(&world).await.unwrap();
     // Two requests and one write each, and one eviction in all: its Pod is the same.
-    assert!(begun.elapsed() < Duration::from_secs(16), "{:?}", begun.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(16), "{:?}", started.elapsed());
     let looks = server.lines().iter().filter(|line| line.as_str() == PODS).count();
     assert_eq!(looks, 16);
 }
 
 /// Returns the Events of one reconcile.
-async fn told(objects: &Objects, given: Value, pods: Vec<Value>) -> Vec<(String, String, String)> {
+async fn message(objects: &Objects, given: Value, pods: Vec<Value>) -> Vec<(String, String, String)> {
     let server = Server::default();
     let machine = objects.machines[0].clone();
     let answer = move |asked: &Asked| match asked.line.as_str() {
@@ -833,9 +833,9 @@ async fn each_step_of_a_turn_publishes_an_event_on_the_machine() {
         let mut machine = machine(2, &prepared());
         machine["spec"]["paused"] = json!(paused);
         let objects = Objects { machines: vec![machine], nodes: vec![node.clone()], ..two() };
-        let events = told(&objects, node, pods).await;
-        let [(told, about, note)] = events.as_slice() else { panic!("{reason}: {events:?}") };
-        assert_eq!((told.as_str(), about.as_str()), (reason, "Machine a"), "{note}");
+        let events = message(&objects, node, pods).await;
+        let [(message, about, note)] = events.as_slice() else { panic!("{reason}: {events:?}") };
+        assert_eq!((message.as_str(), about.as_str()), (reason, "Machine a"), "{note}");
         assert!(note.contains(words), "{reason}: {note}");
     }
 }

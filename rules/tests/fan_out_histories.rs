@@ -41,7 +41,7 @@ struct World {
     parent: MachineOperation,
     children: BTreeMap<MachineName, OperationState>,
     /// Machines that were ever started.
-    begun: BTreeSet<MachineName>,
+    started: BTreeSet<MachineName>,
     stopped: bool,
     machines: usize,
     most: usize,
@@ -68,7 +68,7 @@ impl World {
         let failed = targets.iter().filter(|(_, progress)| *progress == Some(OperationState::Failed)).count();
         assert!(fan.start.is_empty() || failed < self.limit && !self.stopped, "started after the limit");
         for name in fan.start {
-            assert!(self.begun.insert(name.clone()), "{name} is started twice");
+            assert!(self.started.insert(name.clone()), "{name} is started twice");
             self.children.insert(name, OperationState::Pending);
         }
         let running = self.children.values().filter(|state| !is_end(**state)).count();
@@ -83,11 +83,11 @@ impl World {
             assert_eq!((all.len(), total), (total, usize::try_from(counts.total).unwrap()));
             assert_eq!(total, self.machines, "a Machine is missing");
             assert!(
-                machines.started.iter().all(|name| self.begun.contains(name)),
+                machines.started.iter().all(|name| self.started.contains(name)),
                 "not started: {machines:?}"
             );
             assert!(
-                !machines.not_started.iter().any(|name| self.begun.contains(name)),
+                !machines.not_started.iter().any(|name| self.started.contains(name)),
                 "started: {machines:?}"
             );
             self.parent.status = Some(status);
@@ -111,8 +111,8 @@ proptest! {
                 "maxParallel": most, "failureLimit": limit },
             "status": { "state": "InProgress", "machines": { "notStarted": names } },
         })).unwrap();
-        let (children, begun) = Default::default();
-        let mut world = World { parent, children, begun, stopped: false, machines, most, limit };
+        let (children, started) = Default::default();
+        let mut world = World { parent, children, started, stopped: false, machines, most, limit };
         world.turn(true);
         for event in events {
             if world.is_over() {

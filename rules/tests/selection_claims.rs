@@ -107,7 +107,7 @@ fn assert_kept(status: &Value, claim: Option<&MachineClaim>, is_kept: bool) {
     let choice = chosen(status, claim);
     match is_kept {
         true => assert_eq!(choice, Choice::Keep(None), "{status}"),
-        false => assert_eq!(reason(&choice), ConfigurationPendingReason::AwaitsClaim, "{status}"),
+        false => assert_eq!(reason(&choice), ConfigurationPendingReason::ClaimPending, "{status}"),
     }
 }
 

@@ -540,7 +540,7 @@ fn d1_a_pool_machine_is_matched_by_no_selector_and_awaits_a_claim() {
     let pool = json!({ "claimPolicy": { "namespaces": ["team-a", "team-b"], "release": "Empty" } });
     let mut world = World::with(vec![configuration("w", "1", &every)], vec![machine("a", json!({}), pool)]);
     let Choice::Pending(pending) = world.choose("a", None) else { panic!("no selector matches it") };
-    assert_eq!(pending.reason, ConfigurationPendingReason::AwaitsClaim);
+    assert_eq!(pending.reason, ConfigurationPendingReason::ClaimPending);
     assert!(pending.message.contains("team-a, team-b"), "{}", pending.message);
     assert!(pending.nearest.is_empty(), "no selector is near");
     // A claim that the agent still holds is named although its object is missing.
@@ -549,7 +549,7 @@ fn d1_a_pool_machine_is_matched_by_no_selector_and_awaits_a_claim() {
     let status = world.machines.get_mut("a").unwrap().status.get_or_insert_default();
     status.claim = Some(serde_json::from_value(claim).unwrap());
     let Choice::Pending(pending) = world.choose("a", None) else { panic!("no selector matches it") };
-    assert_eq!(pending.reason, ConfigurationPendingReason::AwaitsClaim);
+    assert_eq!(pending.reason, ConfigurationPendingReason::ClaimPending);
     assert!(pending.message.contains("team-a/w-1"), "{}", pending.message);
 }
 

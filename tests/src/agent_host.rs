@@ -295,12 +295,12 @@ impl AgentHost {
     ///
     /// # Errors
     /// It does not come that far.
-    pub fn until_node_is_awaited(&self) -> Result<()> {
-        let awaited = |status: &Value| {
+    pub fn until_node_is_pending(&self) -> Result<()> {
+        let pending = |status: &Value| {
             let message = paved(status)["message"].as_str().unwrap_or_default().to_owned();
             message.contains("the Node has not registered")
         };
-        self.until("kubeadm and kubelet have started, the container runtime is ready", awaited)?;
+        self.until("kubeadm and kubelet have started, the container runtime is ready", pending)?;
         self.register_node()
     }
 }

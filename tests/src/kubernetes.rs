@@ -241,7 +241,7 @@ impl Kubernetes {
     }
 
     /// Another program inside its network.
-    pub fn command_beside(&self, program: &Path) -> Command {
+    pub fn command_inside_network(&self, program: &Path) -> Command {
         command_inside(self.namespace.as_deref(), program)
     }
 

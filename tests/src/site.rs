@@ -42,14 +42,14 @@ impl<'r> Site<'r> {
     pub fn in_cluster(test: &'static str, rack: &'r Rack, servers: Vec<Server>) -> Result<Self> {
         let mut kubernetes = Kubernetes::installed_inside(rack.network(), ADDRESS.into())?;
         kubernetes.start_controllers(&["csrsigning"])?;
-        Self::beside(test, rack, servers, kubernetes)
+        Self::with_kubernetes(test, rack, servers, kubernetes)
     }
 
     /// With this API server in the rack's network, which has the kinds and roles of `deploy/` and signs certificates.
     ///
     /// # Errors
     /// pxed does not start.
-    pub fn beside(
+    pub fn with_kubernetes(
         test: &'static str,
         rack: &'r Rack,
         servers: Vec<Server>,

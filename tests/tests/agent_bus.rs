@@ -256,7 +256,7 @@ async fn a_command_is_ended_at_its_deadline_with_its_children() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_that_nobody_waits_for_any_more_is_killed() -> Result<()> {
+async fn command_without_a_waiting_caller_is_killed() -> Result<()> {
     let (_host, bus) = host("cancel", &[])?;
     let (manager, name) = (bus.manager(), unit("cancelled.service"));
     let mut changes = manager.changes(&BTreeSet::from([name.clone()])).await?;
@@ -345,7 +345,7 @@ async fn a_containers_own_systemd_is_reached_through_its_leader() -> Result<()> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leaders_number_that_is_anothers_by_now_reaches_nobody() -> Result<()> {
+async fn reused_process_id_of_a_leader_is_not_signaled() -> Result<()> {
     let (host, bus) = host("reused", &[("sleeps.service", SLEEPS)])?;
     bus.manager().start(&unit("sleeps.service"), LONG).await?;
     let pid = bus.manager().state(&unit("sleeps.service")).await?.main_pid.context("no process")?;

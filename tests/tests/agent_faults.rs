@@ -131,7 +131,7 @@ fn node_is_changed_in_place_and_log_of_failing_kubelet_is_reported() {
     site.objects().edit("mcv", "workers-v1", "", &more).unwrap();
     host.host.run("systemctl", &["start", "bedplate-agent.service"]).unwrap();
     host.select(1).unwrap();
-    host.until_node_is_awaited().unwrap();
+    host.until_node_is_pending().unwrap();
     host.until("the first version is applied", |status| has_applied(status, 1, "a")).unwrap();
     let annotated = |node: Option<&Value>| {
         (node?["metadata"]["annotations"]["example.com/note"] == "first").then_some(())

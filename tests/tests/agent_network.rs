@@ -46,14 +46,14 @@ fn note(site: &AgentHost, slot: &str) -> String {
 
 /// Paves the first version, then repaves with the second one into the other slot; gives what both noted.
 fn paved_and_repaved(site: &AgentHost) -> [String; 2] {
-    site.until_node_is_awaited().unwrap();
+    site.until_node_is_pending().unwrap();
     site.until("the first version is applied", |status| has_applied(status, 1, "a")).unwrap();
     // Slot a is filled again once it is retired.
     let first = note(site, "a");
     site.select(2).unwrap();
     site.until("the second version is prepared", |status| status["slots"][1]["state"] == "Prepared").unwrap();
     site.delete_node().unwrap();
-    site.until_node_is_awaited().unwrap();
+    site.until_node_is_pending().unwrap();
     site.until("the second version is applied", |status| has_applied(status, 2, "b")).unwrap();
     [first, note(site, "b")]
 }

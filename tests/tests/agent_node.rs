@@ -33,7 +33,7 @@ fn a_host_is_paved_repaved_and_rolled_back_by_an_agent_in_its_own_unit() {
     site.until("nothing is selected", |status| paved(status)["reason"] == "NoVersionSelected").unwrap();
 
     site.select(1).unwrap();
-    site.until_node_is_awaited().unwrap();
+    site.until_node_is_pending().unwrap();
     // The agent's umask is narrow; the node's users must get in nevertheless: its D-Bus is one of them.
     for path in ["/var/lib/machines/bedplate-a", "/var/lib/machines/bedplate-a/etc/cni/net.d"] {
         assert_eq!(site.host.run("stat", &["--format=%a", path]).unwrap().trim(), "755", "{path}");
@@ -108,7 +108,7 @@ fn a_host_is_paved_repaved_and_rolled_back_by_an_agent_in_its_own_unit() {
     site.delete_node().unwrap();
     site.until("slot b runs", |status| status["slots"][1]["state"] == "Running").unwrap();
     site.host.run("systemctl", &["kill", "--signal=KILL", "bedplate-agent.service"]).unwrap();
-    site.until_node_is_awaited().unwrap();
+    site.until_node_is_pending().unwrap();
     site.until("the third version is applied", |status| has_applied(status, 3, "b")).unwrap();
     let status = site.host.run("bedplate-agent", &["status"]).unwrap();
     assert!(status.contains("Slot b            workers-v3, running"), "{status}");
@@ -153,7 +153,7 @@ fn trust_5_agent_key_never_enters_a_slot() {
     assert!(who.contains("\"system:node:node-1\"") && who.contains("\"system:nodes\""), "{who}");
 
     site.host.put(&format!("{kubelet}/go"), b"", 0o600).unwrap();
-    site.until_node_is_awaited().unwrap();
+    site.until_node_is_pending().unwrap();
     site.until("the version is applied", |status| has_applied(status, 1, "a")).unwrap();
     assert_eq!(found(), Vec::<PathBuf>::new(), "as a node");
     let left = site.host.run("ls", &["/run/bedplate", "/run/bedplate/slots/a"]).unwrap();

@@ -208,7 +208,7 @@ async fn o1_a_restart_that_a_killed_agent_asked_for_is_found_and_not_repeated() 
             uid: "3f2a7c10-1".to_owned(),
             name: "o".to_owned(),
             boot_id: host.boot_id().to_owned(),
-            begun: Timestamp::now(),
+            started: Timestamp::now(),
             end: None,
         };
         parts.notes.put(&note).await?;

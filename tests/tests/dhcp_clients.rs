@@ -152,7 +152,7 @@ fn unknown_machine_gets_nothing_until_discovery_is_on() -> Result<()> {
 }
 
 #[test]
-fn lease_outlives_kill_9_and_nobody_else_gets_its_address() -> Result<()> {
+fn lease_outlives_kill_9_and_its_address_is_not_reassigned() -> Result<()> {
     let wire = Wire::new("kill")?;
     let mut setup = wire.setup()?;
     setup.discovery = true;

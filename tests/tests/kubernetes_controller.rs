@@ -402,21 +402,25 @@ fn rights_of_the_controllers_credentials_are_bounded() {
     let (node, ours) = (("v1", "Node"), ("bedplate.dev/v1alpha1", "MachineConfiguration"));
     // Policies take effect some time after they were made.
     let attempt = std::cell::Cell::new(0);
-    site.until_refused("nothing here but", || {
+    site.until_refused("only its finalizer and its annotations here", || {
         attempt.set(attempt.get() + 1);
         apply("probe", node, &json!({ "metadata": { "labels": { "probe": attempt.get().to_string() } } }))
     });
     // As something that is there already, with a value that is none.
     let finalizers = json!({ "metadata": { "finalizers": ["bedplate.dev/in-use"] } });
     for (kind, change, words) in [
-        (node, json!({ "metadata": { "labels": { "a": "b" } } }), "nothing here but"),
-        (node, json!({ "metadata": { "annotations": { "a": "b" } } }), "no annotations here but"),
-        (node, json!({ "metadata": { "annotations": { "a": "" } } }), "no annotations here but"),
-        (node, finalizers.clone(), "no finalizer here but"),
-        (node, json!({ "spec": { "unschedulable": true } }), "nothing here but"),
-        (ours, json!({ "spec": { "priority": 7 } }), "nothing here but"),
-        (ours, json!({ "metadata": { "finalizers": ["example.com/other"] } }), "no finalizer here but"),
-        (ours, json!({ "metadata": { "annotations": { NODE: "x" } } }), "no annotations here but"),
+        (
+            node,
+            json!({ "metadata": { "labels": { "a": "b" } } }),
+            "only its finalizer and its annotations here",
+        ),
+        (node, json!({ "metadata": { "annotations": { "a": "b" } } }), "only these annotations here"),
+        (node, json!({ "metadata": { "annotations": { "a": "" } } }), "only these annotations here"),
+        (node, finalizers.clone(), "only its own finalizer"),
+        (node, json!({ "spec": { "unschedulable": true } }), "only its finalizer and its annotations here"),
+        (ours, json!({ "spec": { "priority": 7 } }), "only its finalizer and its annotations here"),
+        (ours, json!({ "metadata": { "finalizers": ["example.com/other"] } }), "only its own finalizer"),
+        (ours, json!({ "metadata": { "annotations": { NODE: "x" } } }), "only these annotations here"),
     ] {
         let why = apply("test", kind, &change).expect_err(&change.to_string());
         assert!(format!("{why:#}").contains(words), "{change}: {why:#}");
@@ -442,7 +446,7 @@ fn controllers_credentials_write_no_status_fields_of_other_programs() {
         as_controller.apply_as("test", "/status", &machine, more)
     };
     let apply = |status: &Value| try_apply(status, "");
-    let words = "no fields of the status of a Machine but";
+    let words = "only these fields of the status of a Machine";
     let probe = json!({ "slots": [{ "name": "a", "state": "Running" }] });
     site.until_refused(words, || try_apply(&probe, "&dryRun=All"));
     for (what, change) in [
@@ -462,7 +466,7 @@ fn controllers_credentials_write_no_status_fields_of_other_programs() {
     enrolled["status"] = json!("False");
     for condition in [condition("Paved"), enrolled] {
         let why = apply(&json!({ "conditions": [condition] })).expect_err("others' conditions");
-        assert!(format!("{why:#}").contains("no conditions of a Machine but"), "{why:#}");
+        assert!(format!("{why:#}").contains("only these conditions of a Machine"), "{why:#}");
     }
     apply(&json!({ "phase": "Paused", "providerID": "x" })).unwrap();
 }

@@ -217,7 +217,7 @@ fn bring_to_their_stages(site: &Site, cases: &[Case], leader: &str) {
 }
 
 /// Lets the power follow requests again, and BMCs answer.
-fn let_go(cases: &[Case]) {
+fn release(cases: &[Case]) {
     for case in cases {
         if case.stage == Stage::ShutsDown {
             case.server.hasten();
@@ -269,7 +269,7 @@ fn o1_successor_of_a_leader_killed_at_any_step_acts_exactly_once() {
     let staged = started.elapsed();
     one.kill();
     let killed = Instant::now();
-    let_go(&cases);
+    release(&cases);
     site.led_by("two");
     let led = killed.elapsed();
     each_was_done_once(&site, &cases, "two");

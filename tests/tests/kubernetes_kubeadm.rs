@@ -276,11 +276,11 @@ fn dry_run_of_join_reads_the_cluster_by_file_and_by_token() {
     let output = kubeadm.args(["join", "phase", "preflight", "--config"]).arg(&config).output().unwrap();
     assert!(!output.status.success() && said(&output).contains("pinned"), "{}", said(&output));
 
-    running_kubelet_is_configured_anew(&cluster);
+    running_kubelet_gets_a_new_configuration(&cluster);
 }
 
 /// As the kubelet of a Node that has joined.
-fn running_kubelet_is_configured_anew(cluster: &Cluster) {
+fn running_kubelet_gets_a_new_configuration(cluster: &Cluster) {
     let root = cluster.place.path().join("running");
     let kubernetes = spec(json!({"version": version(), "kubeletConfiguration": {"maxPods": 60}}));
     let how = reconfigure_kubelet(&kubernetes).unwrap();

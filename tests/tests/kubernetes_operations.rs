@@ -177,7 +177,7 @@ fn o1_o5_o7_labeled_operation_is_found_taken_and_ended_by_its_executor() {
 }
 
 #[test]
-fn o5_a_label_that_somebody_else_has_set_is_put_right() {
+fn o5_label_of_another_writer_is_corrected() {
     let site = Site::shared();
     site.machine(objects::machine("wrong"));
     let operation = objects::operation("wrong", "reboot").on("wrong");
@@ -300,7 +300,7 @@ fn o3_deleted_parent_starts_no_more_children_and_started_ones_finish() {
 }
 
 #[test]
-fn o3_a_child_that_somebody_deletes_is_not_made_again() {
+fn o3_deleted_child_is_not_created_again() {
     let site = Site::shared();
     for name in ["gone-a", "gone-b"] {
         site.machine(objects::machine(name).label("row", "gone"));

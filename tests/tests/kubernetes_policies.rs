@@ -144,7 +144,7 @@ fn writes(name: &str) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn v1_nobody_but_the_controller_writes_a_version_by_any_way() {
+fn v1_only_the_controller_writes_a_version() {
     let site = Site::shared();
     site.configuration("written", &[]);
     // It is not in use: its definition alone would let it change.

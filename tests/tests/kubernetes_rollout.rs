@@ -202,10 +202,13 @@ async fn h6_reregistered_node_is_reported_until_it_is_deleted_again() {
         site.apply(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "anew-1" },
             "spec": { "providerID": "bedplate://anew-1" } }));
     });
-    let anew = |machine: &Value| site::reason(machine, "Ready") == "NodeReregistered";
-    let machine = site.until(("machine", "anew-1"), "that it runs on as it was", anew).await;
+    let recreated = |machine: &Value| site::reason(machine, "Ready") == "NodeReregistered";
+    let machine = site.until(("machine", "anew-1"), "that it runs on as it was", recreated).await;
     let message = site::message(&machine, "Ready");
-    assert!(["anew-v1", "anew-v2", "delete the Node again"].iter().all(|word| message.contains(word)), "{message}");
+    assert!(
+        ["anew-v1", "anew-v2", "delete the Node again"].iter().all(|word| message.contains(word)),
+        "{message}"
+    );
     assert_eq!(machine["status"]["selected"]["version"], 1);
     site.objects().delete("node", "anew-1").unwrap();
     fleet.away.lock().unwrap().clear();
@@ -219,7 +222,10 @@ async fn c4_a_version_that_does_not_come_up_stops_the_update_until_it_is_edited(
     fleet.bad.lock().unwrap().insert(2);
     site.configuration("bad", &rolling(&json!({})), 2);
     let back = site.until(("mc", "bad"), "the rollback", |mc| site::degraded(mc) == "RolledBack").await;
-    assert!(site::message(&back, "Degraded").contains("bad-1: bad-v2 failed and was rolled back"), "{back:#}");
+    assert!(
+        site::message(&back, "Degraded").contains("bad-1: bad-v2 failed and was rolled back"),
+        "{back:#}"
+    );
     assert_eq!(site::progressing(&back), "PausedOnFailure");
     let second = site.get("machine", "bad-2").unwrap();
     assert_eq!(second["status"]["applied"]["version"], 1);

@@ -41,7 +41,7 @@ impl<'r> Whole<'r> {
         let server = rack.machine(spec).with_bmc(BmcKind::Redfish)?;
         let kubernetes = nodes::control_plane(rack)?;
         let nodes = Nodes::start(rack, &kubernetes)?;
-        let site = Site::beside(test, rack, vec![server], kubernetes)?;
+        let site = Site::with_kubernetes(test, rack, vec![server], kubernetes)?;
         Ok(Self { nodes, site, rack })
     }
 

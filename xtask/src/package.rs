@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn policy_of_a_killed_setup_is_left_over_and_nobody_elses() {
+    fn policy_of_a_killed_setup_is_left_over() {
         let mut child = Command::new("true").spawn().unwrap();
         child.wait().unwrap();
         let policy = |process: u32| format!("{NO_SERVICES}{process}\nexit 101\n");

@@ -142,8 +142,8 @@ impl FakeUnits {
     ) -> Result<JobResult, BusError> {
         let call = format!("{verb} {unit}");
         self.act(&call, Some(unit)).await?;
-        let told = self.0.lock().jobs.get_mut(&call).and_then(VecDeque::pop_front);
-        let result = told.unwrap_or(JobResult::Done);
+        let scripted = self.0.lock().jobs.get_mut(&call).and_then(VecDeque::pop_front);
+        let result = scripted.unwrap_or(JobResult::Done);
         let state = if result.is_done() {
             unit_state(then, sub)
         } else {

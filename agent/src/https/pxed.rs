@@ -52,7 +52,7 @@ impl PxedClient {
     }
 
     /// Reports the state of the node, when standalone.
-    pub async fn tell_node(&self, node: &NodeReport) -> Result<(), AskError> {
+    pub async fn report_node(&self, node: &NodeReport) -> Result<(), AskError> {
         self.ask("/v1/node", node, |_| Ok(())).await
     }
 

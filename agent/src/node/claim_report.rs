@@ -9,7 +9,7 @@ use bedplate_api::reason::machine::PavedReason;
 use super::claim_record::{ClaimRecord, ClaimStage, FailureCause};
 use super::plan::claim::{ClaimPlan, ClaimReport, ClaimStep, Pending, ReportedCause, ReportedState};
 use super::report::Trouble;
-use crate::plane::{ConditionTold, Truth};
+use crate::plane::{ConditionReport, Truth};
 
 /// Message of a claim whose host boots to be wiped.
 const WIPING: &str = "the slots are empty and the host boots for the wipe; the claim ends when the host \
@@ -154,7 +154,7 @@ pub(super) fn paved(
     runs: bool,
     progress: Option<&str>,
     (problem, trouble): (Option<&str>, Option<&Trouble>),
-) -> ConditionTold<PavedReason> {
+) -> ConditionReport<PavedReason> {
     let stage = record.map(|record| &record.stage).filter(|stage| **stage != ClaimStage::Released);
     let (reason, message) = match (trouble, plan) {
         (Some(trouble), _) => (trouble.reason, trouble.message.clone()),
@@ -178,7 +178,7 @@ pub(super) fn paved(
     } else {
         reason
     };
-    ConditionTold { status, reason, message }
+    ConditionReport { status, reason, message }
 }
 
 /// Reason of a stage in which nothing is wrong. None: the host holds no claim.
@@ -344,11 +344,11 @@ mod tests {
     #[test]
     fn paved_of_a_claimed_host_follows_stage_and_wait() {
         let joined = || ClaimStage::Joined { node_uid: None };
-        let told = |stage: Option<ClaimStage>, pending, runs| {
+        let reported = |stage: Option<ClaimStage>, pending, runs| {
             let plan = ClaimPlan::Wait { pending, until: None };
             let record = stage.map(record);
-            let told = paved(record.as_ref(), &plan, runs, None, (None, None));
-            (told.status, told.reason)
+            let reported = paved(record.as_ref(), &plan, runs, None, (None, None));
+            (reported.status, reported.reason)
         };
         for (stage, pending, runs, expected) in [
             (None, Pending::Claim, false, (Truth::False, PavedReason::AwaitingClaim)),
@@ -371,10 +371,10 @@ mod tests {
             (Some(wiping()), Pending::Wipe, false, (Truth::False, PavedReason::Wiping)),
             (Some(wiping()), Pending::WipeNotPossible, false, (Truth::False, PavedReason::WipeNotPossible)),
         ] {
-            assert_eq!(told(stage.clone(), pending, runs), expected, "{stage:?} {pending:?}");
+            assert_eq!(reported(stage.clone(), pending, runs), expected, "{stage:?} {pending:?}");
         }
         let plan = ClaimPlan::Wait { pending: Pending::FailedClaim, until: None };
-        let told = paved(Some(&record(failed("the user data failed"))), &plan, false, None, (None, None));
-        assert_eq!(told.message, "the user data failed");
+        let reported = paved(Some(&record(failed("the user data failed"))), &plan, false, None, (None, None));
+        assert_eq!(reported.message, "the user data failed");
     }
 }

@@ -30,7 +30,7 @@ use crate::bus::kill_points::KillPoints;
 use crate::bus::{BusError, Leader, Machines, Power, Units};
 use crate::kubelet::claimed_node::ClaimedNode;
 use crate::kubelet::client::NodeApi;
-use crate::plane::{AskServerError, Decider, Home, NodeTold, Seen};
+use crate::plane::{AskServerError, Decider, Home, NodeStatusReport, Seen};
 use crate::slot::confined_writer::{Inside, WriteInsideError};
 use crate::slot::fill_record::Filled;
 use crate::slot::paths::machine;
@@ -131,8 +131,8 @@ impl Parts {
     }
 
     /// Reports the state of the node after a step.
-    pub(crate) fn tell_node(&self, told: NodeTold) {
-        self.decider.tell_node(told);
+    pub(crate) fn report_node(&self, reported: NodeStatusReport) {
+        self.decider.report_node(reported);
         self.home.slots_changed();
     }
 

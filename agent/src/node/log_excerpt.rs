@@ -40,7 +40,7 @@ pub fn with_log(reason: &str, log: &str, secrets: &[String], most: usize) -> Str
     let mut left = most.saturating_sub(reason.chars().count());
     let mut lines = Vec::new();
     let log = without_blocks(log);
-    for line in told(&log).iter().rev() {
+    for line in messages(&log).iter().rev() {
         let line = cut(&hidden(line, secrets), MAX_LINE_CHARS);
         if reason.contains(&line) {
             continue;
@@ -56,8 +56,8 @@ pub fn with_log(reason: &str, log: &str, secrets: &[String], most: usize) -> Str
 }
 
 /// Returns the last informative line.
-pub fn last_told(log: &str) -> Option<&str> {
-    told(log).last().copied()
+pub fn last_message(log: &str) -> Option<&str> {
+    messages(log).last().copied()
 }
 
 /// Returns the lines of a log that the agent's own scripts have written.
@@ -92,7 +92,7 @@ fn without_blocks(log: &str) -> String {
 const INDENT: &str = "\n    ";
 
 /// Returns the informative lines, each once, in the order of their last occurrence.
-fn told(log: &str) -> Vec<&str> {
+fn messages(log: &str) -> Vec<&str> {
     let is_noise = |line: &str| {
         NOISE
             .iter()
@@ -291,8 +291,8 @@ mod tests {
             format!("certificateKey: {}", &key[..40]),
             "+ kubeadm join --token hunter2hunter2".to_owned(),
         ] {
-            let told = hidden(&text, &[]);
-            assert!(!told.contains(&key[..40]) && !told.contains("hunter2"), "{told}");
+            let messages = hidden(&text, &[]);
+            assert!(!messages.contains(&key[..40]) && !messages.contains("hunter2"), "{messages}");
         }
         let hash = format!("--discovery-token-ca-cert-hash sha256:{key}");
         assert_eq!(hidden(&hash, &[]), hash, "it is public");
@@ -332,11 +332,11 @@ mod tests {
     #[test]
     fn lines_of_the_reason_and_of_kubeadms_start_are_omitted() {
         let log = "bedplate: started at 2026-11-22T08:00:00Z\nno such cluster\nbedplate: started at 2026-11-22T08:00:05Z\n";
-        assert_eq!(last_told(log), Some("no such cluster"));
+        assert_eq!(last_message(log), Some("no such cluster"));
         let reason = "kubeadm has not finished: last output: no such cluster";
         assert_eq!(with_log(reason, log, &[], 1024), reason);
         assert_eq!(with_log("kubeadm failed", log, &[], 1024), "kubeadm failed\n    no such cluster");
-        assert_eq!(last_told("bedplate: started at 2026-11-22T08:00:00Z\n"), None);
+        assert_eq!(last_message("bedplate: started at 2026-11-22T08:00:00Z\n"), None);
     }
 
     #[test]

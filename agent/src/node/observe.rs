@@ -14,7 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::attempt::not_before;
 use super::effects::Parts;
 use super::etcd_member::may_leave;
-use super::log_excerpt::{hidden, last_told};
+use super::log_excerpt::{hidden, last_message};
 use crate::bus::{ActiveState, BusError, LoadState, UnitName, UnitNameError, UnitState};
 use crate::model::{
     Annotations, Api, Bootstrap, Health, Leave, NodeSeen, Observed, PerSlot, Record, SlotSeen, Stage,
@@ -84,8 +84,8 @@ pub async fn observe(parts: &Parts, probed: Option<&Probed>, now: Timestamp) -> 
         Some(_) | None => Health::default(),
     };
     let node = seen.node_seen();
-    let is_told = seen.api == Api::Live && node != NodeSeen::Unknown;
-    let silent = parts.home.follows_slot() && !is_told;
+    let is_reported = seen.api == Api::Live && node != NodeSeen::Unknown;
+    let silent = parts.home.follows_slot() && !is_reported;
     let not_ready = matches!(node, NodeSeen::Present { ready_since: None, .. });
     let ended = if silent || not_ready { kubelet_ended(parts, &slots, now).await? } else { None };
     let annotations = annotations(parts, &slots).await?;
@@ -234,7 +234,7 @@ async fn look_into(
     }
     health.runtime = true;
     if let Err(why) = parts.gate.control_plane(leader, &filled).await {
-        (health.awaits_control_plane, health.message) = (true, Some(why));
+        (health.waits_for_control_plane, health.message) = (true, Some(why));
         return Ok(health);
     }
     if let Some(probed) = probed.filter(|probed| probed.slot == slot && probed.since == since) {
@@ -274,7 +274,7 @@ fn bootstrap(state: &UnitState, said: Option<&str>) -> (Bootstrap, Option<String
     }
     // kubeadm's own unit restarts on failure, so a failed unit was written by a user.
     let failed = state.active == ActiveState::Failed && !state.has_job;
-    let last = said.and_then(last_told).map(|last| hidden(last.trim(), &[]));
+    let last = said.and_then(last_message).map(|last| hidden(last.trim(), &[]));
     let tries = state.restarts.filter(|restarts| *restarts > 0);
     let message = match (tries, last) {
         (Some(tries), Some(last)) => Some(format!("{tries} attempts failed, retrying; last output: {last}")),

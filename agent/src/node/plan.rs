@@ -52,7 +52,7 @@ fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
         return Plan::step(slot, Act::Fail { reason, log: Log::Slot, back_to: former });
     }
     if is_drained(seen) {
-        return Plan::Do(control_plane::give_up(seen, slot));
+        return Plan::Do(control_plane::release(seen, slot));
     }
     // Before the former slot is stopped, because its node keeps running until then.
     if let Some(held) = held(seen) {
@@ -72,7 +72,7 @@ fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
     }
     let deadline = later(*since, SignedDuration::from_secs(record.timeout_seconds) + seen.not_counted);
     let over = !is_kept(seen, slot) && (seen.now >= deadline || seen.health.bootstrap == Bootstrap::Failed);
-    let awaited = match gate(seen, record, slot) {
+    let pending = match gate(seen, record, slot) {
         // A failed probe is retried until the deadline.
         Ok(Act::ProbeSandbox) if over && let Some(why) = &seen.health.message => Wait {
             reason: PavedReason::CheckingHealth,
@@ -80,17 +80,17 @@ fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
             until: None,
         },
         Ok(act) => return Plan::step(slot, act),
-        Err(awaited) => awaited,
+        Err(pending) => pending,
     };
     // While the API server is unreachable, a Node that is not Ready does not show a fault of the slot.
     if over && seen.api == Api::Live {
         let log = whose_log(seen, slot);
-        return Plan::step(slot, Act::Fail { reason: awaited.message, log, back_to: former });
+        return Plan::step(slot, Act::Fail { reason: pending.message, log, back_to: former });
     }
     if !runs(seen, slot) {
         return Plan::step(slot, Act::StartSlot);
     }
-    Plan::Wait(control_plane::until(seen, slot, awaited, deadline))
+    Plan::Wait(control_plane::until(seen, slot, pending, deadline))
 }
 
 /// Returns the log that explains why the health gate does not pass.
@@ -119,36 +119,36 @@ fn is_unwanted(seen: &Observed, record: &Record) -> bool {
 /// Returns the next step of the health gate, or the reason for waiting.
 fn gate(seen: &Observed, record: &Record, slot: SlotName) -> Result<Act, Wait> {
     let said = seen.health.message.as_deref().map(|said| format!(": {said}")).unwrap_or_default();
-    let awaits = |reason, what: &str| Err(Wait { reason, message: format!("{what}{said}"), until: None });
+    let pending = |reason, what: &str| Err(Wait { reason, message: format!("{what}{said}"), until: None });
     if !runs(seen, slot) {
-        return awaits(PavedReason::Joining, "the slot does not run");
+        return pending(PavedReason::Joining, "the slot does not run");
     }
     match seen.health.bootstrap {
-        Bootstrap::Running => return awaits(PavedReason::Joining, "kubeadm has not finished"),
-        Bootstrap::Failed => return awaits(PavedReason::Joining, "kubeadm failed"),
+        Bootstrap::Running => return pending(PavedReason::Joining, "kubeadm has not finished"),
+        Bootstrap::Failed => return pending(PavedReason::Joining, "kubeadm failed"),
         Bootstrap::Done => {}
     }
     if !seen.health.kubelet {
-        return awaits(PavedReason::CheckingHealth, "the kubelet is not healthy");
+        return pending(PavedReason::CheckingHealth, "the kubelet is not healthy");
     }
     if !seen.health.runtime {
-        return awaits(PavedReason::CheckingHealth, "the container runtime is not ready");
+        return pending(PavedReason::CheckingHealth, "the container runtime is not ready");
     }
-    if seen.health.awaits_control_plane {
-        return awaits(PavedReason::CheckingHealth, "the API server of the slot is not ready");
+    if seen.health.waits_for_control_plane {
+        return pending(PavedReason::CheckingHealth, "the API server of the slot is not ready");
     }
     if seen.api != Api::Live {
-        return awaits(
+        return pending(
             PavedReason::ApiServerUnreachable,
             "the API server does not answer, so the state of the Node is unknown",
         );
     }
     let (uid, ready_since) = match &seen.node {
         NodeSeen::Unknown | NodeSeen::Absent => {
-            return awaits(PavedReason::CheckingHealth, "the Node has not registered");
+            return pending(PavedReason::CheckingHealth, "the Node has not registered");
         }
         NodeSeen::Present { ready_since: None, .. } => {
-            return awaits(PavedReason::CheckingHealth, "the Node is not Ready");
+            return pending(PavedReason::CheckingHealth, "the Node is not Ready");
         }
         NodeSeen::Present { uid, ready_since: Some(since) } => (uid, *since),
     };
@@ -276,7 +276,7 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
         }
     }
     if is_drained(seen) {
-        return Some(Plan::Do(control_plane::give_up(seen, slot)));
+        return Some(Plan::Do(control_plane::release(seen, slot)));
     }
     if made_cluster(seen, slot) {
         let why = "the Node was deleted, but the slot contains the cluster and is kept; run `systemctl \
@@ -286,7 +286,7 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
     match control_plane::leave_first(seen, slot, pave(seen, Some(slot))) {
         // A slot that a reboot or a failed trial stopped is started. Exception: the controller is about to
         // select a version, and the start would register the Node that a user deleted.
-        Plan::Wait(awaited) if !runs(seen, slot) && awaited.reason != PavedReason::AwaitingSelection => None,
+        Plan::Wait(pending) if !runs(seen, slot) && pending.reason != PavedReason::AwaitingSelection => None,
         plan => Some(plan),
     }
 }

@@ -8,7 +8,7 @@ use bedplate_api::reason::machine::{NodeReadyReason, PavedReason};
 use super::observe::Sight;
 use super::plan::is_drained;
 use crate::model::{Act, NodeSeen, PerSlot, Plan, SlotSeen, Stage, Step};
-use crate::plane::{ConditionTold, NodeTold, Truth};
+use crate::plane::{ConditionReport, NodeStatusReport, Truth};
 use crate::slot::paths::letter;
 
 /// Failure of a step: its reason, of a closed set, and the message.
@@ -21,15 +21,15 @@ pub(super) struct Trouble {
 }
 
 /// Returns all status fields of the node. `progress` and `trouble` belong to the current step.
-pub(super) fn told(
+pub(super) fn node_status(
     sight: &Sight,
     plan: &Plan,
     progress: Option<&str>,
     trouble: Option<&Trouble>,
-) -> NodeTold {
+) -> NodeStatusReport {
     let slots = &sight.observed.slots;
     let is_drained = is_drained(&sight.observed);
-    NodeTold {
+    NodeStatusReport {
         generation: sight.observed.machine.as_ref().and_then(|machine| machine.generation),
         applied: applied(slots),
         slots: slots.iter().map(|(name, seen)| slot(name, seen, is_drained)).collect(),
@@ -41,7 +41,7 @@ pub(super) fn told(
 }
 
 /// Slots of a host of a pool.
-pub(super) fn slot_told(slots: &PerSlot<SlotSeen>) -> Vec<Slot> {
+pub(super) fn slot_states(slots: &PerSlot<SlotSeen>) -> Vec<Slot> {
     slots.iter().map(|(name, seen)| slot(name, seen, false)).collect()
 }
 
@@ -95,7 +95,7 @@ fn paved(
     plan: &Plan,
     progress: Option<&str>,
     trouble: Option<&Trouble>,
-) -> ConditionTold<PavedReason> {
+) -> ConditionReport<PavedReason> {
     let slots = &sight.observed.slots;
     let on_trial = slots.iter().any(|(_, slot)| {
         slot.record.as_ref().is_some_and(|record| matches!(record.stage, Stage::Trial { .. }))
@@ -118,9 +118,9 @@ fn paved(
     }
     let status = if runs { Truth::True } else { Truth::False };
     // A step that runs while the node is healthy is not a reason for a failed condition.
-    let beside = matches!(plan, Plan::Do(step) if step.act != Act::RenewKubelet);
-    let reason = if runs && trouble.is_none() && beside { PavedReason::Applied } else { reason };
-    ConditionTold { status, reason, message }
+    let is_harmless = matches!(plan, Plan::Do(step) if step.act != Act::RenewKubelet);
+    let reason = if runs && trouble.is_none() && is_harmless { PavedReason::Applied } else { reason };
+    ConditionReport { status, reason, message }
 }
 
 /// Returns the failure, with the end of its log, after which the plan delays the next trial.
@@ -147,7 +147,7 @@ fn last_failure(sight: &Sight, plan: &Plan) -> Option<String> {
     }
 }
 
-fn node_ready(node: &NodeSeen) -> ConditionTold<NodeReadyReason> {
+fn node_ready(node: &NodeSeen) -> ConditionReport<NodeReadyReason> {
     let (status, reason, message) = match node {
         NodeSeen::Unknown => {
             (Truth::Unknown, NodeReadyReason::NodeStatusUnknown, "the Node was not read yet")
@@ -162,7 +162,7 @@ fn node_ready(node: &NodeSeen) -> ConditionTold<NodeReadyReason> {
             (Truth::True, NodeReadyReason::NodeReady, "the Node is Ready")
         }
     };
-    ConditionTold { status, reason, message: message.to_owned() }
+    ConditionReport { status, reason, message: message.to_owned() }
 }
 
 /// Describes a step for users.

@@ -30,14 +30,14 @@ use super::effects::Parts;
 use super::observe::{Probed, Sight, observe, on_trial, watched};
 use super::observe_claim::ClaimMemory;
 use super::plan::{is_timed, plan};
-use super::report::{Trouble, describe, told};
+use super::report::{Trouble, describe, node_status};
 use super::status_file::{NodeStanding, Planned};
 use super::trial::TrialTime;
 use crate::bus::Changes;
 use crate::fault::explained;
 use crate::metrics::{METRICS, Went};
 use crate::model::{Act, Annotations, Api, Plan, Record, Stage, Step};
-use crate::plane::{ConditionTold, NodeTold, Seen, Truth};
+use crate::plane::{ConditionReport, NodeStatusReport, Seen, Truth};
 use crate::slot::paths::service;
 use confirm::apply_confirmed;
 
@@ -69,7 +69,7 @@ pub struct NodeLoop {
     not_annotated: bool,
     standing: NodeStanding,
     /// Last report to the cluster.
-    told: Option<NodeTold>,
+    reported: Option<NodeStatusReport>,
     /// An image may take an hour: its progress is a sign that the step moves.
     beat: Beat,
 }
@@ -104,7 +104,7 @@ impl NodeLoop {
             claim: ClaimMemory::default(),
             not_annotated: false,
             standing,
-            told: None,
+            reported: None,
             beat: Beat::unwatched(),
         }
     }
@@ -194,9 +194,9 @@ impl NodeLoop {
     async fn carry_out(&mut self, sight: &Sight, planned: &Plan, step: &Step, key: &str) {
         self.say(sight, planned, None, None);
         let started = Instant::now();
-        let (told, mut progress) = watch::channel(None);
+        let (reported, mut progress) = watch::channel(None);
         let say = move |text: String| {
-            told.send_replace(Some(text));
+            reported.send_replace(Some(text));
         };
         let (cancel, now) = (CancellationToken::new(), Timestamp::now());
         // An image may take an hour: the node is looked after meanwhile.
@@ -299,7 +299,7 @@ impl NodeLoop {
             }
             Plan::Wait(_) => None,
         };
-        let node = told(sight, planned, progress, trouble);
+        let node = node_status(sight, planned, progress, trouble);
         METRICS.node(sight.observed.api, &node.slots);
         let before = self.standing.clone();
         self.standing.refused.clone_from(&sight.ledger.refused);
@@ -314,7 +314,7 @@ impl NodeLoop {
         &mut self,
         plan: Planned,
         seen: &Seen,
-        node: NodeTold,
+        node: NodeStatusReport,
         now: Timestamp,
         (progress, next_try): (Option<&str>, Option<Timestamp>),
         before: &NodeStanding,
@@ -330,8 +330,8 @@ impl NodeLoop {
         standing.seen = seen.describe();
         standing.slots.clone_from(&node.slots);
         standing.next_try = next_try;
-        self.told = Some(node.clone());
-        self.parts.tell_node(node);
+        self.reported = Some(node.clone());
+        self.parts.report_node(node);
         if *before != self.standing {
             self.write_standing();
         }
@@ -341,9 +341,9 @@ impl NodeLoop {
     /// because it may still be correct.
     fn note_fault(&mut self, reason: PavedReason, text: String) -> Pause {
         self.note_error(&text, Some(RETRY_DELAY));
-        if let Some(told) = &mut self.told {
-            told.paved = Some(ConditionTold { status: Truth::Unknown, reason, message: text });
-            self.parts.tell_node(told.clone());
+        if let Some(reported) = &mut self.reported {
+            reported.paved = Some(ConditionReport { status: Truth::Unknown, reason, message: text });
+            self.parts.report_node(reported.clone());
         }
         Pause::AtMost(RETRY_DELAY)
     }

@@ -176,7 +176,7 @@ mod tests {
     use crate::model::{Act, Wait};
 
     #[test]
-    fn a_plan_says_what_is_done_or_awaited_and_why() {
+    fn plan_states_the_step_or_wait_and_the_reason() {
         let version = VersionRef { name: "workers".to_owned(), version: 4 };
         let plan = Plan::step(SlotName::B, Act::PrepareSlot { version });
         let standing = NodeStanding {

@@ -97,8 +97,8 @@ impl TrialTime {
         });
         let noted = self.noted.as_ref().filter(|noted| (noted.slot, noted.since) == trial).map(Lasted::time);
         let lasted = noted.unwrap_or_else(|| Duration::try_from(by_clock).unwrap_or_default());
-        let begun = || Counted { trial, lasted, looked: now, api };
-        let counted = self.counted.insert(counted.unwrap_or_else(begun));
+        let started = || Counted { trial, lasted, looked: now, api };
+        let counted = self.counted.insert(counted.unwrap_or_else(started));
         by_clock - SignedDuration::try_from(counted.lasted).unwrap_or(SignedDuration::MAX)
     }
 }
@@ -173,8 +173,8 @@ mod tests {
         assert_eq!(look(&mut next, 1530, Api::Live), 1440, "and 30 s more");
         let mut third = TrialTime::read(directory.path());
         assert_eq!(look(&mut third, 1531, Api::Live), 1441);
-        let anew = third.look(Some((SlotName::B, at(1600))), Api::Live, at(1605), start);
-        assert_eq!(anew, SignedDuration::ZERO, "another trial of the same slot");
+        let later = third.look(Some((SlotName::B, at(1600))), Api::Live, at(1605), start);
+        assert_eq!(later, SignedDuration::ZERO, "another trial of the same slot");
         std::fs::write(directory.path().join(FILE), "{").unwrap();
         assert_eq!(TrialTime::read(directory.path()).noted, None);
     }

@@ -66,7 +66,7 @@ impl Runner {
             Ok(standing) => standing,
             Err(why) => return Outcome::Later(why),
         };
-        match decide(&standing, disruption, self.is_begun()) {
+        match decide(&standing, disruption, self.is_started()) {
             Decision::End(end) => Outcome::End(end),
             Decision::Wait(what) => Outcome::Later(what),
             Decision::InPlace(changes) => {
@@ -86,14 +86,14 @@ impl Runner {
     /// Drains the Node, and records that it may be deleted.
     async fn repave(&mut self, version: &VersionRef, deadline: Timestamp) -> Outcome {
         let name = version.version_name();
-        let awaits = format!(
+        let pending = format!(
             "the Node is drained; bedplate-controller deletes the Node to repave the host with {name} or a \
              newer version"
         );
         let running = self.running.as_ref().map(|running| Arc::clone(&running.object));
         let Some(object) = running else { return Outcome::Interrupted };
         if progress::is_drained(object.status.as_ref()) {
-            return Outcome::Later(awaits);
+            return Outcome::Later(pending);
         }
         if let Err(error) = self.parts.configuration.may_repave(version).await {
             return refused(&error);
@@ -104,26 +104,26 @@ impl Runner {
         if !matches!(drained, Outcome::Ready) {
             return drained;
         }
-        if let Some(outcome) = self.decided_anew(version).await {
+        if let Some(outcome) = self.decided_again(version).await {
             return outcome;
         }
-        if let Err(error) = self.note_begun().await {
+        if let Err(error) = self.note_started().await {
             return Outcome::Later(format!("failed to store the agent's note: {}", chain(&error)));
         }
         match self.parts.configuration.repave(version).await {
-            Ok(()) => self.let_go(&awaits).await,
+            Ok(()) => self.allow_deletion(&pending).await,
             Err(error) => refused(&error),
         }
     }
 
     /// Decides again after a drain, which may have taken long. Returns an outcome if the repave is no longer
     /// needed. After that, the Node is deleted.
-    async fn decided_anew(&self, version: &VersionRef) -> Option<Outcome> {
+    async fn decided_again(&self, version: &VersionRef) -> Option<Outcome> {
         let standing = match self.parts.configuration.standing().await {
             Ok(standing) => standing,
             Err(why) => return Some(Outcome::Later(why)),
         };
-        match decide(&standing, true, self.is_begun()) {
+        match decide(&standing, true, self.is_started()) {
             Decision::Repave(now) if now == *version => None,
             Decision::End(end) => Some(Outcome::End(end)),
             Decision::Wait(what) => Some(Outcome::Later(what)),
@@ -134,13 +134,13 @@ impl Runner {
     }
 
     /// Reports that the Node may be deleted.
-    async fn let_go(&mut self, awaits: &str) -> Outcome {
+    async fn allow_deletion(&mut self, pending: &str) -> Outcome {
         // The object after the drain, which has written its status.
         let running = self.running.as_ref().map(|running| Arc::clone(&running.object));
         let Some(object) = running else { return Outcome::Interrupted };
-        let status = progress::drained(&object, awaits, self.now());
+        let status = progress::drained(&object, pending, self.now());
         match self.write(&object, status).await {
-            Some(Duration::ZERO) => Outcome::Later(awaits.to_owned()),
+            Some(Duration::ZERO) => Outcome::Later(pending.to_owned()),
             _ => Outcome::Interrupted,
         }
     }

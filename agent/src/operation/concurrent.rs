@@ -17,14 +17,14 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::outcome::Outcome;
-use super::plan::{goes_beside, is_begun, is_ours};
+use super::plan::{is_ours, is_started, runs_concurrently};
 use super::run::{Runner, pause};
 
 impl Runner {
     /// Drains until no Pod is left to evict, and no concurrent operation runs.
     pub(super) async fn drain_and_others(&mut self, drain: &Drain, deadline: Timestamp) -> Outcome {
         let drained = CancellationToken::new();
-        let mut beside = self.beside(drained.clone());
+        let mut concurrent = self.concurrent(drained.clone());
         let draining = async {
             let outcome = self.drain(drain, deadline).await;
             drained.cancel();
@@ -33,16 +33,16 @@ impl Runner {
             }
             outcome
         };
-        let (outcome, ()) = tokio::join!(draining, beside.go_on());
+        let (outcome, ()) = tokio::join!(draining, concurrent.go_on());
         // Operations that the concurrent loop started or finished must not start again.
-        (self.notes, self.ended) = (beside.notes, beside.ended);
+        (self.notes, self.ended) = (concurrent.notes, concurrent.ended);
         // The deadline has passed by now, which the plan reports.
         let late = matches!(outcome, Outcome::Ready) && self.now() >= deadline;
         if late { Outcome::Interrupted } else { outcome }
     }
 
     /// Returns the loop that runs operations during a drain.
-    fn beside(&self, drained: CancellationToken) -> Self {
+    fn concurrent(&self, drained: CancellationToken) -> Self {
         Self {
             parts: self.parts.clone(),
             views: self.views.clone(),
@@ -50,7 +50,7 @@ impl Runner {
             notes: self.notes.clone(),
             ended: self.ended.clone(),
             running: None,
-            beside: Some(drained),
+            concurrent: Some(drained),
             sweep: false,
             unwritten: 0,
             write_again: None,
@@ -62,7 +62,7 @@ impl Runner {
     /// Boxed, because a turn may be a drain.
     fn go_on(&mut self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(async move {
-            let drained = self.beside.clone().unwrap_or_default();
+            let drained = self.concurrent.clone().unwrap_or_default();
             // At least one turn: a killed agent may have started an operation.
             loop {
                 let again = self.advance().await;
@@ -89,8 +89,10 @@ impl Runner {
     fn others(&self) -> Option<String> {
         let machine = self.parts.machine.as_str();
         let view = self.views.borrow();
-        let taken =
-            view.operations.iter().find(|one| goes_beside(one) && is_begun(one) && is_ours(one, machine));
+        let taken = view
+            .operations
+            .iter()
+            .find(|one| runs_concurrently(one) && is_started(one) && is_ours(one, machine));
         taken.and_then(|one| one.metadata.name.clone())
     }
 }

@@ -18,15 +18,15 @@ impl Runner {
     }
 
     /// Returns true if a note records that the current operation was started.
-    pub(super) fn is_begun(&self) -> bool {
+    pub(super) fn is_started(&self) -> bool {
         let uid = self.running.as_ref().and_then(|running| running.object.metadata.uid.as_deref());
         self.notes.iter().any(|note| Some(note.uid.as_str()) == uid)
     }
 
     /// Notes that the current operation is started. An existing note is not changed.
-    pub(super) async fn note_begun(&mut self) -> Result<(), FileError> {
+    pub(super) async fn note_started(&mut self) -> Result<(), FileError> {
         let Some(running) = &self.running else { return Ok(()) };
-        if self.is_begun() {
+        if self.is_started() {
             return Ok(());
         }
         let metadata = &running.object.metadata;
@@ -34,7 +34,7 @@ impl Runner {
             uid: metadata.uid.clone().unwrap_or_default(),
             name: metadata.name.clone().unwrap_or_default(),
             boot_id: self.parts.boot_id.clone(),
-            begun: self.now(),
+            started: self.now(),
             end: None,
         };
         self.keep(note).await

@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn o6_a_parameter_that_is_unknown_or_wrong_is_named() {
-        for (name, parameters, timeout, told) in [
+        for (name, parameters, timeout, expected) in [
             ("reboot", json!({"x": "y"}), None, "reboot has no parameter \"x\"; valid parameters: drain,"),
             ("reboot", json!({"drain": "yes"}), None, "drain must be one of false, true, not \"yes\""),
             ("reboot", json!({"force": "true"}), None, "parameter force requires drain"),
@@ -410,7 +410,7 @@ mod tests {
             ("applyConfiguration", json!({"disruption": "maybe"}), None, "one of deny, allow"),
         ] {
             let error = parse(name, parameters, timeout).unwrap_err();
-            assert!(error.contains(told), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 

@@ -126,7 +126,7 @@ pub fn is_ours(operation: &MachineOperation, machine: &str) -> bool {
 }
 
 /// Returns true if the operation was taken.
-pub fn is_begun(operation: &MachineOperation) -> bool {
+pub fn is_started(operation: &MachineOperation) -> bool {
     operation.status.as_ref().and_then(|status| status.state) == Some(OperationState::InProgress)
 }
 
@@ -138,7 +138,7 @@ pub fn choose<'a>(
 ) -> Option<&'a Arc<MachineOperation>> {
     let may_begin = |operation: &MachineOperation| match standing {
         Standing::Ready | Standing::Deleting => true,
-        Standing::Paused => is_begun(operation),
+        Standing::Paused => is_started(operation),
         // An operation in progress under this agent's name may belong to another
         // host, which is the Machine by now.
         Standing::Unknown => false,
@@ -146,12 +146,12 @@ pub fn choose<'a>(
     let ours = operations.iter().filter(|operation| is_ours(operation, machine) && may_begin(operation));
     ours.min_by_key(|operation| {
         let created = operation.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        (!is_begun(operation), created, operation.metadata.name.clone())
+        (!is_started(operation), created, operation.metadata.name.clone())
     })
 }
 
 /// Returns true if the operation may run while another one drains.
-pub fn goes_beside(operation: &MachineOperation) -> bool {
+pub fn runs_concurrently(operation: &MachineOperation) -> bool {
     match Kind::of(&operation.spec.operation_name) {
         Some(Kind::RestartService | Kind::PacketCapture) => true,
         Some(Kind::Reboot | Kind::Shutdown | Kind::ApplyConfiguration) | None => false,
@@ -192,7 +192,7 @@ pub fn next(observed: &Observed<'_>) -> Next {
     let taken = taken_of(operation.status.as_ref(), now);
     if taken.is_none()
         && note.is_none()
-        && let Some(next) = not_begun(observed)
+        && let Some(next) = not_started(observed)
     {
         return next;
     }
@@ -209,7 +209,7 @@ pub fn next(observed: &Observed<'_>) -> Next {
         (Some(taken), note) => {
             (taken.start, taken.boot_id.as_deref().or(note.map(|note| note.boot_id.as_str())))
         }
-        (None, Some(note)) => (note.begun, Some(note.boot_id.as_str())),
+        (None, Some(note)) => (note.started, Some(note.boot_id.as_str())),
         (None, None) => return Next::Take,
     };
     let Some(noted) = noted else {
@@ -227,7 +227,7 @@ pub fn next(observed: &Observed<'_>) -> Next {
     }
 }
 
-fn not_begun(observed: &Observed<'_>) -> Option<Next> {
+fn not_started(observed: &Observed<'_>) -> Option<Next> {
     if observed.operation.metadata.deletion_timestamp.is_some() {
         return Some(Next::Ignore);
     }
@@ -238,9 +238,9 @@ fn not_begun(observed: &Observed<'_>) -> Option<Next> {
         Standing::Paused => {
             let message = "the Machine is paused; set spec.paused to false to start the operation".to_owned();
             let status = observed.operation.status.as_ref();
-            let told = status.and_then(|status| status.reason.as_ref());
-            let told = told.is_some_and(|reason| *reason == PendingOperationReason::MachinePaused);
-            Some(if told {
+            let reported = status.and_then(|status| status.reason.as_ref());
+            let reported = reported.is_some_and(|reason| *reason == PendingOperationReason::MachinePaused);
+            Some(if reported {
                 Next::Ignore
             } else {
                 Next::Wait { reason: PendingOperationReason::MachinePaused, message }
@@ -288,7 +288,8 @@ impl Case<'_> {
             let message = "the host is shutting down; it stays off until a user switches it on";
             return Next::Finish(Finish::plain(End::done(AgentOutcome::ShutDown, message)));
         }
-        let gives_up = if accepted { self.deadline } else { later(note.begun, GOES_DOWN).min(self.deadline) };
+        let gives_up =
+            if accepted { self.deadline } else { later(note.started, GOES_DOWN).min(self.deadline) };
         if now < gives_up {
             return Next::AwaitEnd(gives_up);
         }
@@ -384,7 +385,7 @@ mod tests {
     }
 
     fn note(boot: &str, end: Option<End>) -> Note {
-        Note { uid: "u".into(), name: "o".into(), boot_id: boot.into(), begun: at(10), end }
+        Note { uid: "u".into(), name: "o".into(), boot_id: boot.into(), started: at(10), end }
     }
 
     /// Decides in the boot `b0`.
@@ -465,10 +466,10 @@ mod tests {
         new.status = Some(crate::operation::progress::waits(None, reason, &message));
         assert_eq!(decide_as(&new, None, 1, Standing::Paused, false), Next::Ignore);
         assert_eq!(decide_as(&new, None, 1, Standing::Ready, false), Next::Take);
-        let begun = in_progress(operation("reboot", json!({})), "b0");
-        assert!(matches!(decide_as(&begun, None, 1, Standing::Paused, false), Next::Begin(..)));
-        let list = [Arc::new(new.clone()), Arc::new(begun.clone())];
-        assert_eq!(choose(&list, "a", Standing::Paused).map(|one| is_begun(one)), Some(true));
+        let started = in_progress(operation("reboot", json!({})), "b0");
+        assert!(matches!(decide_as(&started, None, 1, Standing::Paused, false), Next::Begin(..)));
+        let list = [Arc::new(new.clone()), Arc::new(started.clone())];
+        assert_eq!(choose(&list, "a", Standing::Paused).map(|one| is_started(one)), Some(true));
         assert_eq!(choose(&list[..1], "a", Standing::Paused), None);
         assert_eq!(decide_as(&new, None, 1, Standing::Unknown, false), Next::Ignore);
         assert!(!super::tests::reason(decide_as(&new, None, 1, Standing::Deleting, false)).0);
@@ -514,15 +515,15 @@ mod tests {
     fn o1_started_reboot_is_never_started_again_in_the_same_boot() {
         let one = in_progress(operation("reboot", json!({})), "b0");
         assert!(matches!(decide(&one, None, 899), Next::Begin(..)));
-        let begun = note("b0", None);
-        assert_eq!(decide(&one, Some(&begun), 20), Next::AwaitEnd(at(130)), "killed during the request");
-        assert_eq!(reason(decide(&one, Some(&begun), 130)), (false, "Interrupted".to_owned()));
-        let asked = |now| decide_as(&one, Some(&begun), now, Standing::Ready, true);
+        let started = note("b0", None);
+        assert_eq!(decide(&one, Some(&started), 20), Next::AwaitEnd(at(130)), "killed during the request");
+        assert_eq!(reason(decide(&one, Some(&started), 130)), (false, "Interrupted".to_owned()));
+        let asked = |now| decide_as(&one, Some(&started), now, Standing::Ready, true);
         assert_eq!(asked(200), Next::AwaitEnd(at(900)), "it was accepted");
         assert_eq!(reason(asked(900)), (false, "TimedOut".to_owned()));
         assert_eq!(reason(decide(&one, None, 900)), (false, "TimedOut".to_owned()));
         let restored = operation("reboot", json!({}));
-        assert_eq!(decide(&restored, Some(&begun), 20), Next::AwaitEnd(at(130)), "restored from a backup");
+        assert_eq!(decide(&restored, Some(&started), 20), Next::AwaitEnd(at(130)), "restored from a backup");
         let done = note("b1", Some(End::done(AgentOutcome::Rebooted, "x")));
         assert_eq!(reason(decide(&restored, Some(&done), 20)), (true, "Rebooted".to_owned()));
     }
@@ -530,10 +531,10 @@ mod tests {
     #[test]
     fn o1_shutdown_is_complete_once_accepted_or_after_another_boot() {
         let one = in_progress(operation("shutdown", json!({})), "b0");
-        let begun = note("b0", None);
-        let accepted = decide_as(&one, Some(&begun), 20, Standing::Ready, true);
+        let started = note("b0", None);
+        let accepted = decide_as(&one, Some(&started), 20, Standing::Ready, true);
         assert_eq!(reason(accepted), (true, "ShutDown".to_owned()));
-        assert_eq!(decide(&one, Some(&begun), 20), Next::AwaitEnd(at(130)));
+        assert_eq!(decide(&one, Some(&started), 20), Next::AwaitEnd(at(130)));
         let after = in_progress(operation("shutdown", json!({"drain": "true"})), "b1");
         assert_eq!(decide(&after, None, 20), decide(&after, None, 99_999));
         let Next::Finish(finish) = decide(&after, None, 20) else { panic!() };

@@ -92,7 +92,7 @@ impl Runner {
         &mut self,
         unit: &UnitName,
         place: Place,
-        begun: Timestamp,
+        started: Timestamp,
         deadline: Timestamp,
     ) -> Outcome {
         let over = self.now() >= deadline;
@@ -113,7 +113,7 @@ impl Runner {
             Err(error) => return late(chain(&error)),
         };
         let changed = state.active_since.max(state.changed);
-        match (state.has_job, changed.is_some_and(|changed| changed >= begun)) {
+        match (state.has_job, changed.is_some_and(|changed| changed >= started)) {
             (true, _) if !over => Outcome::Later(format!("{unit} is being restarted")),
             (true, _) => late(format!("the job of {unit} does not finish; see `systemctl list-jobs`")),
             (false, true) => Outcome::End(judge(units.as_ref(), unit, place, &state).await),

@@ -26,7 +26,8 @@ use super::ledger::{Ledger, View};
 use super::outcome::Outcome;
 use super::parameters::{Order, Task as Work};
 use super::plan::{
-    Finish, Next, Observed, Standing, choose, cleaned_until, goes_beside, is_begun, is_ours, next, overtaking,
+    Finish, Next, Observed, Standing, choose, cleaned_until, is_ours, is_started, next, overtaking,
+    runs_concurrently,
 };
 use super::progress::{self, executor};
 use crate::bus::{Machines, Power, Units};
@@ -113,7 +114,7 @@ pub(super) struct Runner {
     pub(super) running: Option<Running>,
     /// Set on a loop that takes only operations allowed during a drain; it
     /// takes no more once this is canceled.
-    pub(super) beside: Option<CancellationToken>,
+    pub(super) concurrent: Option<CancellationToken>,
     /// True if the Node may be cordoned for an operation that is no longer carried out: see `sweep`.
     pub(super) sweep: bool,
     /// Number of failed writes in a row.
@@ -169,7 +170,7 @@ impl Runner {
                         notes,
                         ended: BTreeSet::new(),
                         running: None,
-                        beside: None,
+                        concurrent: None,
                         sweep: true,
                         unwritten: 0,
                         write_again: None,
@@ -245,8 +246,8 @@ impl Runner {
             }
             Next::Begin(order, deadline) => self.carry_out(&order, deadline).await,
             Next::Inspect(order, deadline) => {
-                let begun = note.map_or(deadline, |note| note.begun);
-                let outcome = self.inspect(&order, begun, deadline).await;
+                let started = note.map_or(deadline, |note| note.started);
+                let outcome = self.inspect(&order, started, deadline).await;
                 self.settle(deadline, outcome).await
             }
             Next::AwaitEnd(until) => {
@@ -291,9 +292,9 @@ impl Runner {
         let uid = |one: &MachineOperation| one.metadata.uid.clone().unwrap_or_default();
         self.ended.retain(|ended| view.operations.iter().any(|one| uid(one) == *ended));
         // After the drain, the concurrent loop continues only operations that were taken before.
-        let goes_on = |one: &MachineOperation| match &self.beside {
+        let goes_on = |one: &MachineOperation| match &self.concurrent {
             None => true,
-            Some(drained) => goes_beside(one) && (is_begun(one) || !drained.is_cancelled()),
+            Some(drained) => runs_concurrently(one) && (is_started(one) || !drained.is_cancelled()),
         };
         let open = view.operations.iter().filter(|one| !self.ended.contains(&uid(one)) && goes_on(one));
         let open: Vec<_> = open.cloned().collect();
@@ -302,13 +303,13 @@ impl Runner {
 
     /// Drops an operation of the concurrent loop that was selected and not taken before the drain ended.
     fn leave_what_waits(&mut self, view: &View) {
-        let over = self.beside.as_ref().is_some_and(CancellationToken::is_cancelled);
+        let over = self.concurrent.as_ref().is_some_and(CancellationToken::is_cancelled);
         let Some(running) = self.running.as_ref().filter(|running| over && running.finish.is_none()) else {
             return;
         };
         let uid = &running.object.metadata.uid;
         let seen = view.operations.iter().find(|one| one.metadata.uid == *uid);
-        if !is_begun(&running.object) && !seen.is_some_and(|seen| is_begun(seen)) {
+        if !is_started(&running.object) && !seen.is_some_and(|seen| is_started(seen)) {
             self.running = None;
         }
     }
@@ -337,7 +338,7 @@ impl Runner {
         if again != Some(Duration::ZERO) {
             return again;
         }
-        if let Err(error) = self.note_begun().await {
+        if let Err(error) = self.note_started().await {
             let why = format!(
                 "failed to store the agent's note, so the operation does not start: {}",
                 chain(&error)
@@ -369,9 +370,11 @@ impl Runner {
         }
     }
 
-    async fn inspect(&mut self, order: &Order, begun: Timestamp, deadline: Timestamp) -> Outcome {
+    async fn inspect(&mut self, order: &Order, started: Timestamp, deadline: Timestamp) -> Outcome {
         match &order.task {
-            Work::RestartService { unit, place } => self.inspect_restart(unit, *place, begun, deadline).await,
+            Work::RestartService { unit, place } => {
+                self.inspect_restart(unit, *place, started, deadline).await
+            }
             Work::PacketCapture(_) => self.inspect_capture(deadline).await,
             // The plan selects no other task.
             Work::Reboot(_) | Work::Shutdown(_) | Work::ApplyConfiguration { .. } => Outcome::Interrupted,

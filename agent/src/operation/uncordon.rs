@@ -20,7 +20,7 @@ impl Runner {
     /// Checks once after each operation and at the start. Returns the delay
     /// before the next attempt after a failure.
     pub(super) async fn sweep(&mut self, view: &View) -> Option<Duration> {
-        if self.beside.is_some() || !self.sweep || !view.complete || view.standing == Standing::Unknown {
+        if self.concurrent.is_some() || !self.sweep || !view.complete || view.standing == Standing::Unknown {
             return None;
         }
         let node = &self.parts.node;

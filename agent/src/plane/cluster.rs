@@ -25,7 +25,7 @@ use super::error::AskServerError;
 use super::node_deletion::{self, Asked};
 use super::operation::{self, WriteOperationError};
 use super::secret::{self, ReadSecretError, SecretData};
-use super::status::NodeTold;
+use super::status::NodeStatusReport;
 use super::watcher::Watcher;
 use super::writer::{WRITE_PATIENCE, Writer};
 use super::{Compared, Decider, Home, Seen};
@@ -45,11 +45,12 @@ impl Cluster {
     /// Starts to watch.
     pub fn start(access: Access, liveness: &Liveness) -> Self {
         let (access, current) = watch::channel(access);
-        let (told, seen) = watch::channel(Seen::default());
+        let (reported, seen) = watch::channel(Seen::default());
         let writer = Writer::new(current.clone(), seen.clone());
         let expects = Arc::new(AtomicBool::new(false));
         let mut tasks = TaskSet::default();
-        let (watcher, node_writer) = (Watcher::new(current, told, Arc::clone(&expects)), writer.of_node());
+        let (watcher, node_writer) =
+            (Watcher::new(current, reported, Arc::clone(&expects)), writer.of_node());
         tasks.reconcile(liveness, "cluster watch", SILENCE_TIMEOUT, watcher);
         tasks.reconcile(liveness, "status writer", WRITE_PATIENCE, node_writer);
         Self { tasks, access, seen, writer, expects }
@@ -103,8 +104,8 @@ impl Decider for Cluster {
         self.writer.report(report).await
     }
 
-    fn tell_node(&self, told: NodeTold) {
-        self.writer.tell_node(told);
+    fn report_node(&self, reported: NodeStatusReport) {
+        self.writer.report_node(reported);
     }
 
     async fn write_operation(

@@ -43,9 +43,9 @@ pub struct SlotHome {
 impl SlotHome {
     /// Starts to watch the Node of this name.
     pub fn start(name: MachineName, kubelet: Arc<dyn FindKubelet>, liveness: &Liveness) -> Self {
-        let (told, node) = watch::channel(OwnNode::default());
+        let (reported, node) = watch::channel(OwnNode::default());
         let (look, mut tasks) = (Arc::new(Notify::new()), TaskSet::default());
-        let follower = NodeFollower::new(Arc::clone(&kubelet), name.clone(), Arc::clone(&look), told);
+        let follower = NodeFollower::new(Arc::clone(&kubelet), name.clone(), Arc::clone(&look), reported);
         tasks.reconcile(liveness, "own Node", ASK_PATIENCE, follower);
         Self { tasks, name, kubelet, node, look }
     }

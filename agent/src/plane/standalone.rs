@@ -38,7 +38,7 @@ use super::freshness::{Contact, Counted};
 use super::operation::WriteOperationError;
 use super::secret::{ReadSecretError, SecretData};
 use super::slot_home::{OwnNode, node_state};
-use super::status::NodeTold;
+use super::status::NodeStatusReport;
 use super::{Decider, Seen, Watched};
 use crate::https::pxed::PxedClient;
 use crate::https::request::AskError;
@@ -56,7 +56,7 @@ pub struct Standalone {
     machine: MachineName,
     client: watch::Sender<PxedClient>,
     seen: watch::Receiver<Seen>,
-    node: watch::Sender<Option<NodeTold>>,
+    node: watch::Sender<Option<NodeStatusReport>>,
 }
 
 impl std::fmt::Debug for Standalone {
@@ -74,14 +74,15 @@ impl Standalone {
         liveness: &Liveness,
     ) -> Self {
         let (client, current) = watch::channel(client);
-        let (told, seen) = watch::channel(Seen::default());
+        let (reported, seen) = watch::channel(Seen::default());
         let (node, says) = watch::channel(None);
         let (answers, answered) = mpsc::channel(1);
         let mut tasks = TaskSet::default();
         let poller = Poller { client: current.clone(), known: None, answers };
         tasks.reconcile(liveness, "pxed watch", ASK_PATIENCE, poller);
         let view = View::new(Instant::now());
-        let publisher = Publisher { view, answers: answered, own: own.clone(), told: Told(told) };
+        let publisher =
+            Publisher { view, answers: answered, own: own.clone(), reported: Published(reported) };
         tasks.reconcile(liveness, "pxed view", SILENCE_TIMEOUT, publisher);
         let reporter = Reporter::new(current, says, own, seen.clone());
         tasks.reconcile(liveness, "node report", ASK_PATIENCE, reporter);
@@ -134,10 +135,10 @@ impl Decider for Standalone {
         self.client().report(report).await.map_err(|error| server_error("the report", error))
     }
 
-    fn tell_node(&self, told: NodeTold) {
+    fn report_node(&self, reported: NodeStatusReport) {
         self.node.send_if_modified(|known| {
-            let changed = known.as_ref() != Some(&told);
-            *known = Some(told);
+            let changed = known.as_ref() != Some(&reported);
+            *known = Some(reported);
             changed
         });
     }
@@ -219,9 +220,9 @@ fn server_error(what: &str, error: AskError) -> AskServerError {
 
 /// Publisher of the state. The last state must not count as current after the
 /// watch ended, for whatever reason.
-struct Told(watch::Sender<Seen>);
+struct Published(watch::Sender<Seen>);
 
-impl Drop for Told {
+impl Drop for Published {
     fn drop(&mut self) {
         self.0.send_modify(|seen| seen.api = Api::Away);
     }
@@ -293,13 +294,13 @@ impl View {
     }
 
     /// Publishes the state if it is new. Returns when it changes by itself.
-    fn publish(&mut self, now: Instant, told: &watch::Sender<Seen>) -> Option<Instant> {
+    fn publish(&mut self, now: Instant, reported: &watch::Sender<Seen>) -> Option<Instant> {
         let until;
         (self.seen.api, until) = self.contact.state(now);
         if let Some(node) = node_state(&self.own, self.seen.machine.as_deref()) {
             self.seen.node = node;
         }
-        told.send_if_modified(|known| {
+        reported.send_if_modified(|known| {
             let changed = *known != self.seen;
             if known.api != self.seen.api {
                 tracing::info!(pxed = self.seen.describe(), "pxed state changed");
@@ -379,7 +380,7 @@ struct Publisher {
     view: View,
     answers: mpsc::Receiver<Answer>,
     own: watch::Receiver<OwnNode>,
-    told: Told,
+    reported: Published,
 }
 
 impl Reconcile for Publisher {
@@ -401,7 +402,7 @@ impl Reconcile for Publisher {
             Activation::Start | Activation::Changed(None) | Activation::Due => {}
         }
         self.view.take_own(self.own.borrow_and_update().clone(), now);
-        let until = self.view.publish(now, &self.told.0);
+        let until = self.view.publish(now, &self.reported.0);
         until.map_or(Turn::Idle, |until| Turn::At(until.into()))
     }
 }
@@ -442,22 +443,22 @@ mod tests {
     #[test]
     fn state_of_pxed_is_outdated_ten_seconds_after_it_became_unreachable() {
         let start = Instant::now();
-        let told = watch::Sender::new(Seen::default());
+        let reported = watch::Sender::new(Seen::default());
         let mut view = View::new(start);
         view.take(changed());
         view.take_own(OwnNode::Nowhere, start);
-        assert_eq!(view.publish(start, &told), None);
-        assert!(told.borrow().ours && told.borrow().api == Api::Live);
+        assert_eq!(view.publish(start, &reported), None);
+        assert!(reported.borrow().ours && reported.borrow().api == Api::Live);
         view.fail(&AskError::NoEndpoint, start);
-        let until = view.publish(start, &told);
+        let until = view.publish(start, &reported);
         assert_eq!(until, Some(start + Duration::from_secs(10)));
-        assert_eq!(told.borrow().api, Api::Live);
-        view.publish(start + Duration::from_secs(10), &told);
-        assert_eq!(told.borrow().api, Api::Away);
-        assert!(told.borrow().machine.is_some(), "what runs goes on");
+        assert_eq!(reported.borrow().api, Api::Live);
+        view.publish(start + Duration::from_secs(10), &reported);
+        assert_eq!(reported.borrow().api, Api::Away);
+        assert!(reported.borrow().machine.is_some(), "what runs goes on");
         view.take(WatchResponse::Same);
-        view.publish(start + Duration::from_secs(11), &told);
-        assert_eq!(told.borrow().api, Api::Live);
+        view.publish(start + Duration::from_secs(11), &reported);
+        assert_eq!(reported.borrow().api, Api::Live);
     }
 
     /// A pxed that takes connections and never answers.
@@ -495,7 +496,7 @@ mod tests {
         tasks.reconcile(&liveness, "pxed watch", PULSE_INTERVAL, poller);
         let mut view = View::new(Instant::now());
         view.take(changed());
-        let (_node, node) = watch::channel(Some(NodeTold::default()));
+        let (_node, node) = watch::channel(Some(NodeStatusReport::default()));
         let (_own, own) = watch::channel(OwnNode::default());
         let (_seen, seen) = watch::channel(view.seen);
         tasks.reconcile(&liveness, "node report", PULSE_INTERVAL, Reporter::new(current, node, own, seen));
@@ -523,7 +524,7 @@ mod tests {
     #[test]
     fn unreachable_api_server_is_a_fault_only_if_it_runs_in_the_slot() {
         let start = Instant::now();
-        let told = watch::Sender::new(Seen::default());
+        let reported = watch::Sender::new(Seen::default());
         let later = start + Duration::from_secs(10);
         let silent = |runs_api| OwnNode::Silent { why: "refused".to_owned(), runs_api };
         let node = || OwnNode::Present(Arc::default());
@@ -533,12 +534,12 @@ mod tests {
             view.take_own(node(), start);
             view.take_own(silent(runs_api), start);
             view.take_own(silent(runs_api), later);
-            view.publish(later, &told);
-            assert_eq!(told.borrow().api, api);
-            assert!(told.borrow().describe().contains("watch of Node of this host failed: refused"));
+            view.publish(later, &reported);
+            assert_eq!(reported.borrow().api, api);
+            assert!(reported.borrow().describe().contains("watch of Node of this host failed: refused"));
             view.take_own(node(), later);
-            view.publish(later, &told);
-            assert!(told.borrow().api == Api::Live && told.borrow().trouble.is_empty());
+            view.publish(later, &reported);
+            assert!(reported.borrow().api == Api::Live && reported.borrow().trouble.is_empty());
         }
     }
 

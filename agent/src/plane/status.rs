@@ -26,7 +26,7 @@ const MAX_MESSAGE: usize = 4096;
 
 /// State of the node.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct NodeTold {
+pub struct NodeStatusReport {
     /// Generation of the Machine that the conditions were derived from. `None`: the Machine is not known now.
     pub generation: Option<i64>,
     /// Applied version.
@@ -38,14 +38,14 @@ pub struct NodeTold {
     /// Claim that the host holds, or held last. None: the former value stays.
     pub claim: Option<ClaimStatus>,
     /// Condition `Paved`.
-    pub paved: Option<ConditionTold<PavedReason>>,
+    pub paved: Option<ConditionReport<PavedReason>>,
     /// Condition `NodeReady`.
-    pub node_ready: Option<ConditionTold<NodeReadyReason>>,
+    pub node_ready: Option<ConditionReport<NodeReadyReason>>,
 }
 
 /// Condition that the agent reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConditionTold<R> {
+pub struct ConditionReport<R> {
     /// Status of the condition.
     pub status: Truth,
     /// Reason, from the table of the condition's type.
@@ -78,7 +78,7 @@ pub(super) enum Change {
 pub(super) fn compose(
     machine: &MachineName,
     host: &Report,
-    node: Option<&NodeTold>,
+    node: Option<&NodeStatusReport>,
     before: &MachineStatus,
     now: Timestamp,
 ) -> MachineStatus {
@@ -121,19 +121,20 @@ pub(super) fn compose(
 
 const OWN: [&str; 2] = [condition_type::PAVED, condition_type::NODE_READY];
 
-pub(super) fn conditions(node: &NodeTold, before: &MachineStatus, now: Timestamp) -> Vec<Condition> {
-    let paved = node.paved.as_ref().map(|told| condition(told, node.generation, before, now));
-    let node_ready = node.node_ready.as_ref().map(|told| condition(told, node.generation, before, now));
+pub(super) fn conditions(node: &NodeStatusReport, before: &MachineStatus, now: Timestamp) -> Vec<Condition> {
+    let paved = node.paved.as_ref().map(|reported| condition(reported, node.generation, before, now));
+    let node_ready =
+        node.node_ready.as_ref().map(|reported| condition(reported, node.generation, before, now));
     paved.into_iter().chain(node_ready).collect()
 }
 
 fn condition<R: ConditionReason>(
-    told: &ConditionTold<R>,
+    reported: &ConditionReport<R>,
     generation: Option<i64>,
     before: &MachineStatus,
     now: Timestamp,
 ) -> Condition {
-    let status = match told.status {
+    let status = match reported.status {
         Truth::True => "True",
         Truth::False => "False",
         Truth::Unknown => "Unknown",
@@ -143,8 +144,8 @@ fn condition<R: ConditionReason>(
     Condition {
         type_: R::TYPE.to_owned(),
         status: status.to_owned(),
-        reason: told.reason.as_str().to_owned(),
-        message: cut(&told.message, MAX_MESSAGE),
+        reason: reported.reason.as_str().to_owned(),
+        message: cut(&reported.message, MAX_MESSAGE),
         // Another reason with the same status is not a transition (Kubernetes API conventions).
         last_transition_time: same.map_or(Time(now), |old| old.last_transition_time.clone()),
         observed_generation: generation.or_else(|| old?.observed_generation),
@@ -209,11 +210,11 @@ mod tests {
         }
     }
 
-    fn told(status: Truth, reason: PavedReason, message: &str) -> Option<ConditionTold<PavedReason>> {
-        Some(ConditionTold { status, reason, message: message.to_owned() })
+    fn reported(status: Truth, reason: PavedReason, message: &str) -> Option<ConditionReport<PavedReason>> {
+        Some(ConditionReport { status, reason, message: message.to_owned() })
     }
 
-    fn node(paved: Option<ConditionTold<PavedReason>>) -> NodeTold {
+    fn node(paved: Option<ConditionReport<PavedReason>>) -> NodeStatusReport {
         let slot = Slot {
             name: SlotName::A,
             configuration_name: None,
@@ -221,7 +222,7 @@ mod tests {
             image_digest: None,
             state: SlotState::Running,
         };
-        NodeTold { slots: vec![slot], paved, ..NodeTold::default() }
+        NodeStatusReport { slots: vec![slot], paved, ..NodeStatusReport::default() }
     }
 
     fn at(seconds: i64) -> Timestamp {
@@ -266,7 +267,7 @@ mod tests {
         let before = compose(
             &name(),
             &host(),
-            Some(&node(told(Truth::True, PavedReason::Applied, "ok"))),
+            Some(&node(reported(Truth::True, PavedReason::Applied, "ok"))),
             &MachineStatus::default(),
             at(0),
         );
@@ -278,31 +279,32 @@ mod tests {
         assert_eq!(change(&before, &after), Change::Nothing);
         assert_eq!(after.phase, None);
         // Known and empty is another thing than not known.
-        let empty = compose(&name(), &host(), Some(&NodeTold::default()), &seen, at(60));
+        let empty = compose(&name(), &host(), Some(&NodeStatusReport::default()), &seen, at(60));
         assert!(empty.slots.is_empty() && empty.conditions.is_empty());
     }
 
     #[test]
     fn a_condition_keeps_its_time_until_its_status_changes() {
-        let write = |told: Option<ConditionTold<PavedReason>>, before: &MachineStatus, now| {
-            compose(&name(), &host(), Some(&node(told)), before, at(now))
+        let write = |reported: Option<ConditionReport<PavedReason>>, before: &MachineStatus, now| {
+            compose(&name(), &host(), Some(&node(reported)), before, at(now))
         };
-        let first = write(told(Truth::False, PavedReason::Joining, "1"), &MachineStatus::default(), 10);
-        let second = write(told(Truth::False, PavedReason::CheckingHealth, "2"), &first, 20);
-        let third = write(told(Truth::True, PavedReason::Applied, "3"), &second, 30);
+        let first = write(reported(Truth::False, PavedReason::Joining, "1"), &MachineStatus::default(), 10);
+        let second = write(reported(Truth::False, PavedReason::CheckingHealth, "2"), &first, 20);
+        let third = write(reported(Truth::True, PavedReason::Applied, "3"), &second, 30);
         let times: Vec<_> = [&first, &second, &third]
             .iter()
             .map(|status| status.conditions[0].last_transition_time.0)
             .collect();
         assert_eq!(times, [at(10), at(10), at(30)]);
-        let long = write(told(Truth::False, PavedReason::Joining, &"é".repeat(9000)), &third, 40);
+        let long = write(reported(Truth::False, PavedReason::Joining, &"é".repeat(9000)), &third, 40);
         assert_eq!(long.conditions[0].message.chars().count(), MAX_MESSAGE);
     }
 
     #[test]
     fn conditions_have_the_generation_of_the_machine_that_is_known() {
         let write = |generation: Option<i64>, before: &MachineStatus| {
-            let node = NodeTold { generation, ..node(told(Truth::True, PavedReason::Applied, "ok")) };
+            let node =
+                NodeStatusReport { generation, ..node(reported(Truth::True, PavedReason::Applied, "ok")) };
             compose(&name(), &host(), Some(&node), before, at(0))
         };
         let seen = |status: &MachineStatus| status.conditions[0].observed_generation;
@@ -316,11 +318,11 @@ mod tests {
 
     #[test]
     fn a_heartbeat_is_no_change_and_a_message_is_progress() {
-        let write = |paved: Option<ConditionTold<PavedReason>>, now| {
+        let write = |paved: Option<ConditionReport<PavedReason>>, now| {
             compose(&name(), &host(), Some(&node(paved)), &MachineStatus::default(), at(now))
         };
-        let mut first = write(told(Truth::False, PavedReason::Joining, "10 %"), 0);
-        let mut later = write(told(Truth::False, PavedReason::Joining, "10 %"), 60);
+        let mut first = write(reported(Truth::False, PavedReason::Joining, "10 %"), 0);
+        let mut later = write(reported(Truth::False, PavedReason::Joining, "10 %"), 60);
         later.conditions[0].last_transition_time = first.conditions[0].last_transition_time.clone();
         assert_eq!(change(&first, &later), Change::Nothing);
         later.conditions[0].message = "20 %".to_owned();
@@ -329,7 +331,7 @@ mod tests {
         assert_eq!(change(&first, &later), Change::Matter);
         first.slots.clear();
         assert_eq!(
-            change(&first, &write(told(Truth::False, PavedReason::Joining, "10 %"), 0)),
+            change(&first, &write(reported(Truth::False, PavedReason::Joining, "10 %"), 0)),
             Change::Matter
         );
     }

@@ -76,9 +76,9 @@ struct Question {
 
 /// Publisher of the state. The last state must not count as current after the
 /// watch ended, for whatever reason.
-struct Told(watch::Sender<Seen>);
+struct Published(watch::Sender<Seen>);
 
-impl Drop for Told {
+impl Drop for Published {
     fn drop(&mut self) {
         self.0.send_modify(|seen| seen.api = Contact::Away);
     }
@@ -93,7 +93,7 @@ pub(super) struct Watcher {
     view: View,
     streams: Streams,
     question: Question,
-    seen: Told,
+    seen: Published,
 }
 
 /// Wake source of the watch loop.
@@ -116,7 +116,7 @@ impl Watcher {
         let current = access.borrow_and_update().clone();
         let (streams, question) = (Streams::open(&current), Question::default());
         let view = View::new(current.machine().clone(), Instant::now().into_std(), Arc::clone(&expects));
-        let mut watcher = Self { access, current, expects, view, streams, question, seen: Told(seen) };
+        let mut watcher = Self { access, current, expects, view, streams, question, seen: Published(seen) };
         watcher.counts();
         watcher
     }
@@ -166,9 +166,9 @@ impl Reconcile for Watcher {
 }
 
 /// Publishes the state if it is new. Returns when it changes by itself.
-fn publish(view: &mut View, told: &watch::Sender<Seen>) -> Option<Instant> {
+fn publish(view: &mut View, reported: &watch::Sender<Seen>) -> Option<Instant> {
     let (seen, until) = view.seen(Instant::now().into_std());
-    told.send_if_modified(|known| {
+    reported.send_if_modified(|known| {
         if known.api != seen.api {
             tracing::info!(api = seen.describe(), "API server state changed");
         }

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::Seen;
 use super::client::Access;
 use super::error::{AskServerError, ask};
-use super::status::{Change, NodeTold, body, change, compose};
+use super::status::{Change, NodeStatusReport, body, change, compose};
 use crate::model::Api as Contact;
 
 /// Field manager of the agent for server-side apply.
@@ -40,7 +40,7 @@ pub(super) const WRITE_PATIENCE: Duration = Duration::from_secs(180);
 pub(super) struct Writer {
     access: watch::Receiver<Access>,
     seen: watch::Receiver<Seen>,
-    node: Arc<watch::Sender<Option<NodeTold>>>,
+    node: Arc<watch::Sender<Option<NodeStatusReport>>>,
     kept: Arc<Mutex<Kept>>,
 }
 
@@ -81,17 +81,17 @@ impl Writer {
     }
 
     /// Records the current report of the node.
-    pub(super) fn tell_node(&self, told: NodeTold) {
+    pub(super) fn report_node(&self, reported: NodeStatusReport) {
         self.node.send_if_modified(|known| {
-            let changed = known.as_ref() != Some(&told);
-            *known = Some(told);
+            let changed = known.as_ref() != Some(&reported);
+            *known = Some(reported);
             changed
         });
     }
 
     /// Returns the loop that writes the node's report.
     pub(super) fn of_node(&self) -> NodeWriter {
-        NodeWriter { told: self.node.subscribe(), writer: self.clone() }
+        NodeWriter { reported: self.node.subscribe(), writer: self.clone() }
     }
 
     /// Writes if something has changed. Returns the time of the next attempt if
@@ -167,18 +167,18 @@ impl Writer {
 /// Loop that writes the node's report.
 pub(super) struct NodeWriter {
     writer: Writer,
-    told: watch::Receiver<Option<NodeTold>>,
+    reported: watch::Receiver<Option<NodeStatusReport>>,
 }
 
 impl Reconcile for NodeWriter {
     type Event = ();
 
     async fn changed(&mut self) -> Option<()> {
-        self.told.changed().await.ok()
+        self.reported.changed().await.ok()
     }
 
     async fn turn(&mut self, _: Activation<()>) -> Turn {
-        self.told.mark_unchanged();
+        self.reported.mark_unchanged();
         match self.writer.write_if_due().await {
             Ok(due) => due.map_or(Turn::Idle, Turn::At),
             Err(error) => Turn::Retry(error.into()),
@@ -225,7 +225,7 @@ mod tests {
         tokio::time::sleep(WRITE_PATIENCE * 2).await;
         assert_eq!(liveness.check(), Ok(()), "it waits");
         let _report = writer.kept.lock().await;
-        writer.tell_node(NodeTold::default());
+        writer.report_node(NodeStatusReport::default());
         tokio::time::sleep(WRITE_PATIENCE + Duration::from_secs(6)).await;
         assert!(liveness.check().unwrap_err().starts_with("status writer sent no"));
     }

@@ -64,7 +64,7 @@ pub struct Observed {
 
 /// Event that the agent waits for if no act is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Awaited {
+pub enum Pending {
     /// The next heartbeat or renewal: all is well.
     Heartbeat,
     /// The time of the next try after a failure, or after "pending".
@@ -93,7 +93,7 @@ pub enum Next {
         /// Latest time of the next plan.
         until: Timestamp,
         /// Event that ends the wait.
-        awaited: Awaited,
+        pending: Pending,
     },
 }
 
@@ -109,14 +109,14 @@ pub fn plan(observed: &Observed) -> Next {
         (Some(_), _) if now >= not_before.enroll => return Next::Enroll,
         _ => {}
     }
-    let retry = Next::Wait { until: not_before.enroll, awaited: Awaited::Retry };
+    let retry = Next::Wait { until: not_before.enroll, pending: Pending::Retry };
     let Some(held) = held_now else {
         let until = now.saturating_add(LOOK_FOR_SEED).unwrap_or(Timestamp::MAX);
         return match (seed, held) {
             (Some(_), _) => retry,
-            (None, None) if unknown => Next::Wait { until, awaited: Awaited::Machine },
-            (None, None) => Next::Wait { until, awaited: Awaited::Seed },
-            (None, Some(_)) => Next::Wait { until, awaited: Awaited::SeedAfterEnd },
+            (None, None) if unknown => Next::Wait { until, pending: Pending::Machine },
+            (None, None) => Next::Wait { until, pending: Pending::Seed },
+            (None, Some(_)) => Next::Wait { until, pending: Pending::SeedAfterEnd },
         };
     };
     if seed.is_some() && !seed_refused {
@@ -136,7 +136,7 @@ pub fn plan(observed: &Observed) -> Next {
     if now >= due {
         return Next::Report;
     }
-    Next::Wait { until: due.min(renewal), awaited: Awaited::Heartbeat }
+    Next::Wait { until: due.min(renewal), pending: Pending::Heartbeat }
 }
 
 /// Returns the time from which the certificate is renewed: two thirds of its life.
@@ -178,33 +178,33 @@ mod tests {
         }
     }
 
-    fn wait(until: i64, awaited: Awaited) -> Next {
-        Next::Wait { until: at(until), awaited }
+    fn wait(until: i64, pending: Pending) -> Next {
+        Next::Wait { until: at(until), pending }
     }
 
     #[test]
     fn host_with_an_expired_certificate_enrolls_with_the_seed_of_its_boot() {
         assert_eq!(plan(&observed(10_000, Some(NEW), Some(OLD), Some(9))), Next::Enroll);
         let none = plan(&observed(10_000, None, Some(OLD), Some(9)));
-        assert_eq!(none, wait(10_005, Awaited::SeedAfterEnd), "without a seed a person is asked for one");
+        assert_eq!(none, wait(10_005, Pending::SeedAfterEnd), "without a seed a person is asked for one");
     }
 
     #[test]
     fn every_state_has_its_act() {
         for (observed, expected) in [
-            (observed(10, None, None, None), wait(15, Awaited::Seed)),
+            (observed(10, None, None, None), wait(15, Pending::Seed)),
             (observed(10, Some(NEW), None, None), Next::Enroll),
             (observed(10, Some(NEW), Some(OLD), Some(9)), Next::Enroll),
             (observed(10, Some(NEW), Some(NEW), Some(9)), Next::ForgetSeed),
             (observed(400, Some(NEW), Some(OLD), None), Next::Enroll),
             (observed(10, None, Some(OLD), None), Next::Report),
-            (observed(10, None, Some(OLD), Some(10)), wait(70, Awaited::Heartbeat)),
+            (observed(10, None, Some(OLD), Some(10)), wait(70, Pending::Heartbeat)),
             (observed(70, None, Some(OLD), Some(10)), Next::Report),
             (observed(10, None, Some(OLD), Some(999)), Next::Report),
-            (observed(199, None, Some(OLD), Some(190)), wait(200, Awaited::Heartbeat)),
+            (observed(199, None, Some(OLD), Some(190)), wait(200, Pending::Heartbeat)),
             (observed(200, None, Some(OLD), Some(190)), Next::Renew),
             (observed(299, None, Some(OLD), None), Next::Renew),
-            (observed(300, None, Some(OLD), None), wait(305, Awaited::SeedAfterEnd)),
+            (observed(300, None, Some(OLD), None), wait(305, Pending::SeedAfterEnd)),
         ] {
             assert_eq!(plan(&observed), expected, "{observed:?}");
         }
@@ -214,7 +214,7 @@ mod tests {
     fn an_unknown_machine_waits_for_a_machine_object() {
         let mut unknown = observed(10, None, None, None);
         unknown.unknown = true;
-        assert_eq!(plan(&unknown), wait(15, Awaited::Machine));
+        assert_eq!(plan(&unknown), wait(15, Pending::Machine));
     }
 
     #[test]
@@ -223,23 +223,23 @@ mod tests {
         renewing.not_before.renew = at(220);
         assert_eq!(plan(&renewing), Next::Report, "a renewal that fails does not stop reports");
         renewing.last_report = Some(at(209));
-        assert_eq!(plan(&renewing), wait(220, Awaited::Heartbeat));
+        assert_eq!(plan(&renewing), wait(220, Pending::Heartbeat));
         let mut enrolling = observed(10, Some(NEW), None, None);
         enrolling.not_before.enroll = at(20);
-        assert_eq!(plan(&enrolling), wait(20, Awaited::Retry));
+        assert_eq!(plan(&enrolling), wait(20, Pending::Retry));
         let mut reporting = observed(10, None, Some(OLD), None);
         reporting.not_before.report = at(30);
-        assert_eq!(plan(&reporting), wait(30, Awaited::Heartbeat));
+        assert_eq!(plan(&reporting), wait(30, Pending::Heartbeat));
     }
 
     #[test]
     fn certificate_that_the_cluster_lost_is_renewed_early() {
         let mut restored = observed(20, None, Some(OLD), Some(19));
-        assert_eq!(plan(&restored), wait(79, Awaited::Heartbeat));
+        assert_eq!(plan(&restored), wait(79, Pending::Heartbeat));
         restored.disowned = true;
         assert_eq!(plan(&restored), Next::Renew);
         restored.not_before.renew = at(50);
-        assert_eq!(plan(&restored), wait(50, Awaited::Heartbeat), "once in a while");
+        assert_eq!(plan(&restored), wait(50, Pending::Heartbeat), "once in a while");
     }
 
     #[test]
@@ -248,14 +248,14 @@ mod tests {
         earlier.held.as_mut().unwrap().has_group = false;
         assert_eq!(plan(&earlier), Next::Renew);
         earlier.not_before.renew = at(50);
-        assert_eq!(plan(&earlier), wait(50, Awaited::Heartbeat), "not in a circle");
+        assert_eq!(plan(&earlier), wait(50, Pending::Heartbeat), "not in a circle");
     }
 
     #[test]
     fn a_refused_seed_leaves_an_older_certificate_in_use() {
         let mut refused = observed(10, Some(NEW), Some(OLD), None);
         refused.not_before.enroll = at(300);
-        assert_eq!(plan(&refused), wait(300, Awaited::Retry));
+        assert_eq!(plan(&refused), wait(300, Pending::Retry));
         refused.seed_refused = true;
         assert_eq!(plan(&refused), Next::Report);
     }

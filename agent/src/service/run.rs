@@ -23,7 +23,7 @@ use super::connections::Ways;
 use super::host::{UserspaceReport, blocking, observe_facts};
 use super::identity::{Identity, names_enrollment};
 use super::outcome::{ActError, Outcome};
-use super::plan::{Awaited, Held, Next, Observed, plan};
+use super::plan::{Held, Next, Observed, Pending, plan};
 use super::retry_after::HeldBack;
 use super::state::{Enrollment, Places, Standing};
 use super::text_pages::give_back;
@@ -257,7 +257,7 @@ impl Agent {
     /// Carries an act out. Returns the time of the next turn.
     async fn apply(&mut self, next: Next, now: Timestamp) -> Instant {
         let (act, index, result) = match next {
-            Next::Wait { until, awaited } => return self.wait(until, awaited, now),
+            Next::Wait { until, pending } => return self.wait(until, pending, now),
             Next::ForgetSeed => {
                 let forgotten = self.places.forget_seed();
                 let failed = forgotten.is_err();
@@ -326,10 +326,10 @@ impl Agent {
     }
 
     /// Reports why nothing is done now. Returns the time of the next turn.
-    fn wait(&mut self, until: Timestamp, awaited: Awaited, now: Timestamp) -> Instant {
+    fn wait(&mut self, until: Timestamp, pending: Pending, now: Timestamp) -> Instant {
         let unknown;
-        let doing = match awaited {
-            Awaited::Machine => {
+        let doing = match pending {
+            Pending::Machine => {
                 let name = self.unknown.as_ref().map_or("this machine", MachineName::as_str);
                 unknown = format!(
                     "no Machine has the MAC address of {name}, which booted the discovery image; create a \
@@ -337,10 +337,10 @@ impl Agent {
                 );
                 &unknown
             }
-            Awaited::Heartbeat => "enrolled, waiting for the next report or renewal",
-            Awaited::Retry => "waiting to retry the enrollment",
-            Awaited::Seed => "waiting for a seed: stage-1 left none, and this host has no certificate",
-            Awaited::SeedAfterEnd => {
+            Pending::Heartbeat => "enrolled, waiting for the next report or renewal",
+            Pending::Retry => "waiting to retry the enrollment",
+            Pending::Seed => "waiting for a seed: stage-1 left none, and this host has no certificate",
+            Pending::SeedAfterEnd => {
                 "waiting for a seed: the certificate expired; reboot the host, or enroll it with a token: \
                  `bedplate-agent enroll`"
             }

@@ -199,9 +199,9 @@ impl Inside {
     /// # Errors
     /// The owner is not known in the slot, or the file system refuses.
     pub fn write_atomic(&self, file: &SlotFile) -> Result<(), WriteInsideError> {
-        let beside = SlotFile { path: format!("{}.new", file.path), append: false, ..file.clone() };
-        self.write(&beside)?;
-        self.flush(&beside.path)?;
+        let temporary = SlotFile { path: format!("{}.new", file.path), append: false, ..file.clone() };
+        self.write(&temporary)?;
+        self.flush(&temporary.path)?;
         let (parent, name) = self.parent(&file.path)?;
         let renamed = rustix::fs::renameat(&parent, format!("{name}.new"), &parent, name);
         renamed.map_err(failed("replace", &file.path))?;
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fifo_of_the_image_holds_up_nobody() {
+    fn fifo_of_the_image_does_not_block_the_writer() {
         let (directory, inside) = root();
         let fifo = directory.path().join("root/etc/fifo");
         rustix::fs::mknodat(

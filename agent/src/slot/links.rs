@@ -74,9 +74,9 @@ fn links(root: &Path) -> Links {
 fn is_plug_ins(root: &Path, name: &str, number: &str) -> bool {
     let link = root.join("sys/class/net").join(name);
     let is_virtual = fs::read_link(&link).is_ok_and(|target| target.to_string_lossy().contains("/virtual/"));
-    let told = fs::read_to_string(link.join("uevent")).unwrap_or_default();
+    let uevent = fs::read_to_string(link.join("uevent")).unwrap_or_default();
     let is_peoples =
-        told.lines().filter_map(|line| line.strip_prefix("DEVTYPE=")).any(|kind| PEOPLES.contains(&kind));
+        uevent.lines().filter_map(|line| line.strip_prefix("DEVTYPE=")).any(|kind| PEOPLES.contains(&kind));
     let networkd = fs::read_to_string(root.join("run/systemd/netif/links").join(number)).unwrap_or_default();
     is_virtual
         && name != "lo"

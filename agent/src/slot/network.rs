@@ -151,14 +151,14 @@ pub(super) fn files(
     places: &Places,
 ) -> Result<Vec<File>, RenderSlotError> {
     let file = |path: PathBuf, content: String| File { path, mode: 0o644, content };
-    let told = directory(slot, places).join("10-bedplate.network");
+    let path = directory(slot, places).join("10-bedplate.network");
     match of(template) {
         ContainerNetwork::Host => Ok(Vec::new()),
-        ContainerNetwork::Macvlan => needed(uplink).map(|_| vec![file(told, ON_THE_WIRE.to_owned())]),
+        ContainerNetwork::Macvlan => needed(uplink).map(|_| vec![file(path, ON_THE_WIRE.to_owned())]),
         ContainerNetwork::Veth => {
             let uplink = needed(uplink)?;
             Ok(vec![
-                file(told, behind_the_host(uplink)),
+                file(path, behind_the_host(uplink)),
                 file(hosts(slot, places), contents::hosts(machine, &uplink.address.to_string())),
                 file(places.run.join("systemd/network/10-bedplate-slot.network"), the_hosts_end(uplink)),
             ])

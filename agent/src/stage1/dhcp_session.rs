@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_without_ack_is_given_up_for_a_new_discover() {
+    fn offer_without_ack_is_followed_by_a_new_discover() {
         let mut session = Session::new(7, MAC);
         session.time_up(NO_TIME, 0);
         session.received(&answer(7, MAC, [10, 7, 0, 9], &OFFER), NO_TIME, 0);

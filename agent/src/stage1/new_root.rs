@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn with_state_in_memory_a_slots_overlay_lies_beside_the_roots() {
+    fn with_state_in_memory_overlay_of_a_slot_is_next_to_the_root() {
         in_empty_root(|| {
             fs::create_dir_all(Path::new(IMAGE).join("sbin")).unwrap();
             fs::write(Path::new(IMAGE).join("sbin/init"), "").unwrap();

@@ -346,7 +346,7 @@ async fn certificate_is_renewed_by_the_same_key_before_it_expires() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_that_has_ended_is_not_shown_and_a_seed_is_awaited() {
+async fn expired_certificate_is_not_sent_and_the_agent_waits_for_a_seed() {
     let pxed = Pxed::start(DAY).await;
     let mut host = Host::new();
     let enrollment = Enrollment {

@@ -32,7 +32,7 @@ reasons! {
             => Bmc, "No action needed.";
         FoundRunning: "The machine was on before pxed knew it. pxed does not change its power."
             => User, "`bedplate power cycle NAME` boots it from the network; or set spec.pxe.takeover to allow one power cycle (docs/guides/machine.md).";
-        AwaitsClaim: "The machine is off, and powerPolicy is OnClaim: pxed powers it on for a MachineClaim."
+        ClaimPending: "The machine is off, and powerPolicy is OnClaim: pxed powers it on for a MachineClaim."
             => Other, "No action needed: a MachineClaim powers it on (docs/guides/bmc.md). `bedplate power on NAME` lets a new host enroll.";
         PoweredOffByOperation: "An operation powered the machine off or shut it down."
             => User, "Power it on when it should run: `bedplate power on NAME`.";
@@ -98,7 +98,7 @@ reasons! {
             => Registry, "Name the image by its digest, or wait. The message has the registry's answer.";
         Claimed: "A MachineClaim holds the host, and its provider decides about the node."
             => Other, "See the claim: `kubectl describe machineclaim NAME` (docs/guides/claims.md).";
-        AwaitsClaim: "The Machine is in a pool (spec.claimPolicy), and no claim holds it."
+        ClaimPending: "The Machine is in a pool (spec.claimPolicy), and no claim holds it."
             => Other, "No action needed: a MachineClaim chooses the configuration (docs/guides/claims.md).";
         ClaimForbidden: "claimPolicy of the Machine or of the MachineConfiguration does not allow the claimant of the MachineClaim."
             => User, "Add the claimant's namespace to the claimPolicy that the message names, or delete the claimant (docs/guides/claims.md).";

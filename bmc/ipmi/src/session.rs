@@ -270,7 +270,7 @@ impl Session {
         // A login that the BMC knows is completed, so that it does not occupy the BMC's session table until it times
         // out.
         if let State::Handshake(handshake) = &self.state
-            && !handshake.has_begun()
+            && !handshake.has_started()
         {
             self.state = State::Over;
             self.out.events.push_back(Event::Closed);

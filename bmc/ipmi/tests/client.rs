@@ -68,11 +68,11 @@ async fn wrong_password_is_tried_once_and_differs_from_absent_bmc() {
     assert!(matches!(error, ClientError::Session(SessionError::WrongPassword)), "{error:?}");
     machine.wait("the BMC heard of it", |state| state.wrong_passwords == 1 && state.sessions == 0);
 
-    let nobody = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let there = nobody.local_addr().unwrap();
+    let unused = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let there = unused.local_addr().unwrap();
     let error = Client::connect(there, USER, &wrong, &quick()).await.unwrap_err();
     assert!(matches!(error, ClientError::Session(SessionError::Unreachable { attempts: 4 })), "{error:?}");
-    drop(nobody);
+    drop(unused);
     let error = Client::connect(there, USER, &wrong, &quick()).await.unwrap_err();
     assert!(matches!(error, ClientError::Session(SessionError::Unreachable { .. })), "{error:?}");
 }

@@ -42,18 +42,18 @@ async fn a_machine_is_switched_set_to_boot_and_read() {
     assert!(probe(simulator.address, &options().retry).await.unwrap().ipmi_2_0);
 
     client.set_next_boot(BootDevice::Pxe, false).await.unwrap();
-    simulator.told("boot pxe").await;
+    simulator.received("boot pxe").await;
     assert_eq!(client.request(&GetBootFlags).await.unwrap().device, BootDevice::Pxe);
 
     client.request(&ChassisControl::Up).await.unwrap();
-    simulator.told("power 1").await;
+    simulator.received("power 1").await;
     wait_for_power(&client, true).await;
     client.request(&ChassisControl::HardReset).await.unwrap();
-    simulator.told("reset 1").await;
+    simulator.received("reset 1").await;
     client.request(&ChassisControl::SoftShutdown).await.unwrap();
-    simulator.told("shutdown 1").await;
+    simulator.received("shutdown 1").await;
     client.request(&ChassisControl::Down).await.unwrap();
-    simulator.told("power 0").await;
+    simulator.received("power 0").await;
     wait_for_power(&client, false).await;
 
     let entries = client.request(&GetSelInfo).await.unwrap().entries;
@@ -70,7 +70,7 @@ async fn a_power_cycle_ends_with_power_on() {
     client.request(&ChassisControl::Up).await.unwrap();
     wait_for_power(&client, true).await;
     client.request(&ChassisControl::Cycle).await.unwrap();
-    simulator.told("power 0\npower 1").await;
+    simulator.received("power 0\npower 1").await;
     wait_for_power(&client, true).await;
     assert_eq!(simulator.calls().matches("power 0").count(), 1);
 }

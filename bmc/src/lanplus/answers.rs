@@ -9,7 +9,7 @@ use bedplate_ipmi::command::sensor::{Sensor, Trouble};
 use bedplate_ipmi::fru::Fru;
 use jiff::Timestamp;
 
-use crate::error::told;
+use crate::error::printable;
 use crate::model::{Health, HealthState, Identity, LogEntry, PowerState};
 
 /// Event type of sensors with thresholds (IPMI 2.0, table 42-1).
@@ -20,7 +20,7 @@ const MOST_CONCERNS: usize = 16;
 /// Names of machine and maker are in the FRU; in a device id are numbers of those of the BMC.
 pub(super) fn identity(device: &DeviceId, fru: &Fru) -> Identity {
     let (major, minor) = device.ipmi;
-    let name = |text: &Option<String>| text.as_deref().map(told).filter(|text| !text.is_empty());
+    let name = |text: &Option<String>| text.as_deref().map(printable).filter(|text| !text.is_empty());
     Identity {
         vendor: name(&fru.manufacturer),
         product: name(&fru.product),
@@ -49,7 +49,8 @@ pub(super) fn health(status: &ChassisStatus, sensors: &[Sensor]) -> Health {
             Trouble::Critical => HealthState::Critical,
         };
         let number = || format!("sensor {:#04x}", sensor.record.number);
-        let name = sensor.name.as_deref().map(told).filter(|name| !name.is_empty()).unwrap_or_else(number);
+        let name =
+            sensor.name.as_deref().map(printable).filter(|name| !name.is_empty()).unwrap_or_else(number);
         Some((state, format!("{name}: {text}")))
     });
     let mut all: Vec<(HealthState, String)> = chassis.chain(sensors).collect();

@@ -63,9 +63,9 @@ async fn channel(checked: &Checked, deadlines: Deadlines) -> Result<IpmiProbe, B
     let mut failed = None;
     for socket in checked.sockets() {
         match probe::probe(*socket, &retry).await {
-            Ok(told) => {
+            Ok(channel) => {
                 let suites = probe::suites(*socket, &retry).await;
-                return Ok(of_channel(&told, suites));
+                return Ok(of_channel(&channel, suites));
             }
             Err(error) => {
                 failed = Some(fault::of_client(&error, &checked.address().to_string(), what, false));
@@ -79,12 +79,12 @@ async fn channel(checked: &Checked, deadlines: Deadlines) -> Result<IpmiProbe, B
     }))
 }
 
-fn of_channel(told: &ChannelCapabilities, suites: Result<Vec<u8>, ClientError>) -> IpmiProbe {
+fn of_channel(channel: &ChannelCapabilities, suites: Result<Vec<u8>, ClientError>) -> IpmiProbe {
     IpmiProbe {
-        ipmi_2_0: told.ipmi_2_0,
-        ipmi_1_5: told.ipmi_1_5,
-        has_key: told.has_key,
-        anonymous: told.anonymous,
+        ipmi_2_0: channel.ipmi_2_0,
+        ipmi_1_5: channel.ipmi_1_5,
+        has_key: channel.has_key,
+        anonymous: channel.anonymous,
         suites: suites.ok().filter(|suites| !suites.is_empty()),
         power_controls: CONTROLS.to_vec(),
         ..IpmiProbe::default()

@@ -14,7 +14,7 @@ use super::login::Login;
 use super::message::{self, Secrets};
 use super::transport::{Answer, Authorization, Request, Transport};
 use super::unproven::Account;
-use crate::error::{BmcError, told};
+use crate::error::{BmcError, printable};
 use crate::model::Credentials;
 
 /// Standard path of the sessions.
@@ -105,9 +105,12 @@ async fn attempt(
         account.unproven(&error);
         error
     };
-    let senseless =
-        |problem: &str| BmcError::Protocol { path: told(place), problem: problem.to_owned(), sent: false };
-    let answer = transport.send(&request, Authorization::Nobody).await.map_err(|error| {
+    let senseless = |problem: &str| BmcError::Protocol {
+        path: printable(place),
+        problem: problem.to_owned(),
+        sent: false,
+    };
+    let answer = transport.send(&request, Authorization::Anonymous).await.map_err(|error| {
         let shown = error.may_have_happened();
         // A login changes nothing of the machine, whatever its result.
         let error = match error {

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::error::{BmcError, told};
+use crate::error::{BmcError, printable};
 
 /// Maximum number of members of a list that are read.
 const MOST_MEMBERS: usize = 1024;
@@ -169,13 +169,13 @@ fn short(value: &Value) -> Value {
 
 pub(crate) fn words_of(value: &Value) -> Option<Vec<String>> {
     let words = value.as_array()?.iter().filter_map(Value::as_str).take(MOST_MEMBERS);
-    let words = words.map(|word| told(word).chars().take(LONGEST_WORD).collect::<String>());
+    let words = words.map(|word| printable(word).chars().take(LONGEST_WORD).collect::<String>());
     Some(words.filter(|word| !word.is_empty()).take(MOST_WORDS).collect())
 }
 
 pub(crate) fn text_of(value: &Value) -> Option<String> {
     let text = match value {
-        Value::String(text) => told(text),
+        Value::String(text) => printable(text),
         Value::Number(number) => number.to_string(),
         Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
     };

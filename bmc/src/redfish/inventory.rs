@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::document::{Document, text_of};
-use crate::error::{BmcError, told};
+use crate::error::{BmcError, printable};
 use crate::model::{Health, HealthState, Identity, PowerState};
 
 /// Maximum number of reported concerns.
@@ -69,7 +69,7 @@ fn take(health: &mut Health, name: &str, status: Option<&Value>) {
     let state = rollup.map_or(HealthState::Unknown, state_of);
     health.overall = health.overall.max(state);
     if state > HealthState::Ok {
-        health.concerns.push(format!("{name}: {}", told(rollup.unwrap_or_default())));
+        health.concerns.push(format!("{name}: {}", printable(rollup.unwrap_or_default())));
     }
     let conditions = status.get("Conditions").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let messages = conditions.iter().take(MOST_CONCERNS).filter_map(|c| text_of(c.get("Message")?));
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_power_state_that_nobody_knows_is_unknown_and_no_guess() {
+    fn unlisted_power_state_is_unknown() {
         for (value, expected) in [
             (json!({"PowerState": "PoweringOff"}), PowerState::PoweringOff),
             (json!({"PowerState": "Paused"}), PowerState::Unknown),

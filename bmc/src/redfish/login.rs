@@ -66,7 +66,8 @@ impl Session {
         }
         let request = Request::new(Method::GET, ROOT);
         // The root is public, but some services ask for credentials.
-        let mut answer = patient(&self.transport, &request, Authorization::Nobody, MAX_READ_ATTEMPTS).await?;
+        let mut answer =
+            patient(&self.transport, &request, Authorization::Anonymous, MAX_READ_ATTEMPTS).await?;
         if answer.status == StatusCode::UNAUTHORIZED {
             self.start(answer.wants_basic).await?;
             answer = self.send(&request).await?;
@@ -80,9 +81,9 @@ impl Session {
     }
 
     /// Reads the service root if it is public, without a login.
-    pub(crate) async fn root_for_nobody(&mut self) -> Result<Option<Document>, BmcError> {
+    pub(crate) async fn anonymous_root(&mut self) -> Result<Option<Document>, BmcError> {
         let request = Request::new(Method::GET, ROOT);
-        let answer = patient(&self.transport, &request, Authorization::Nobody, MAX_READ_ATTEMPTS).await?;
+        let answer = patient(&self.transport, &request, Authorization::Anonymous, MAX_READ_ATTEMPTS).await?;
         if matches!(answer.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
             return Ok(None);
         }
@@ -197,7 +198,7 @@ impl Session {
         match &self.login {
             Login::Open { token, .. } => Authorization::Token(token),
             Login::Basic { .. } => Authorization::Basic(&self.credentials),
-            Login::Fresh | Login::Held(_) => Authorization::Nobody,
+            Login::Fresh | Login::Held(_) => Authorization::Anonymous,
         }
     }
 

@@ -10,7 +10,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 
 use super::document::parse;
-use crate::error::told;
+use crate::error::printable;
 use crate::model::Credentials;
 
 /// The messages of an error's body in one line; `None` where it has none.
@@ -20,9 +20,9 @@ pub(crate) fn message(body: &[u8]) -> Option<String> {
     let mut said: Vec<String> = infos(error).filter_map(sentence).collect();
     said.dedup();
     if said.is_empty() {
-        said.extend(error.get("message").and_then(Value::as_str).map(told));
+        said.extend(error.get("message").and_then(Value::as_str).map(printable));
     }
-    let line = told(&said.join(" "));
+    let line = printable(&said.join(" "));
     (!line.is_empty()).then_some(line)
 }
 
@@ -97,7 +97,8 @@ fn infos(error: &Value) -> impl Iterator<Item = &Value> {
 
 /// Returns the message, or its ID if there is no text, as with some BMCs.
 pub(crate) fn sentence(info: &Value) -> Option<String> {
-    let field = |name: &str| info.get(name).and_then(Value::as_str).map(told).filter(|text| !text.is_empty());
+    let field =
+        |name: &str| info.get(name).and_then(Value::as_str).map(printable).filter(|text| !text.is_empty());
     field("Message").or_else(|| field("MessageId"))
 }
 

@@ -68,8 +68,8 @@ impl Redfish {
         self.limited("reading its capabilities", async |system| system.abilities().await).await
     }
 
-    pub(crate) async fn root_for_nobody(&mut self) -> Result<Option<Abilities>, BmcError> {
-        self.limited("reading its root", async |system| system.root_for_nobody().await).await
+    pub(crate) async fn anonymous_root(&mut self) -> Result<Option<Abilities>, BmcError> {
+        self.limited("reading its root", async |system| system.anonymous_root().await).await
     }
 
     /// Ends a call at its deadline, and remembers whether it had sent something that changes.

@@ -222,13 +222,15 @@ impl System {
             let (least, most) = TASK_PAUSES;
             tokio::time::sleep(pause.unwrap_or(TASK_PAUSE).clamp(least, most)).await;
             let poll = Request::new(Method::GET, &place);
-            let answer = self.session.exchange(&poll).await.map_err(|error| begun(&address, error))?;
+            let answer =
+                self.session.exchange(&poll).await.map_err(|error| after_acceptance(&address, error))?;
             // A monitor that no longer exists has finished; the state shows its result.
             if matches!(answer.status, StatusCode::NOT_FOUND | StatusCode::GONE) {
                 return Ok(());
             }
             pause = answer.retry_after;
-            let answer = self.session.accepted(&poll, answer).map_err(|error| begun(&address, error))?;
+            let answer =
+                self.session.accepted(&poll, answer).map_err(|error| after_acceptance(&address, error))?;
             match task::progress(answer.status == StatusCode::ACCEPTED, &answer.body) {
                 Progress::Running => {}
                 Progress::Done => return Ok(()),
@@ -284,8 +286,8 @@ impl System {
     }
 
     /// Returns the public abilities of the service. `None` if not even its root is public.
-    pub(crate) async fn root_for_nobody(&mut self) -> Result<Option<Abilities>, BmcError> {
-        let Some(root) = self.session.root_for_nobody().await? else { return Ok(None) };
+    pub(crate) async fn anonymous_root(&mut self) -> Result<Option<Abilities>, BmcError> {
+        let Some(root) = self.session.anonymous_root().await? else { return Ok(None) };
         let none = Document { path: String::new(), etag: None, value: json!({}) };
         Ok(Some(Abilities {
             systems: Vec::new(),
@@ -352,7 +354,7 @@ fn tolerated<T>(result: Result<T, BmcError>) -> Result<Option<T>, BmcError> {
 }
 
 /// An error after the BMC has accepted: whatever it is, the BMC may be at work.
-fn begun(address: &str, error: BmcError) -> BmcError {
+fn after_acceptance(address: &str, error: BmcError) -> BmcError {
     match error {
         BmcError::TimedOut { .. } | BmcError::Unreachable { .. } => error.with_sent(true),
         error => {
@@ -364,8 +366,9 @@ fn begun(address: &str, error: BmcError) -> BmcError {
 
 /// The path of the system that is meant.
 fn choose(systems: &[String], wanted: Option<&str>) -> Result<String, BmcError> {
-    let ids =
-        || systems.iter().take(32).map(|path| crate::error::told(last_segment(path))).collect::<Vec<_>>();
+    let ids = || {
+        systems.iter().take(32).map(|path| crate::error::printable(last_segment(path))).collect::<Vec<_>>()
+    };
     match (wanted, systems) {
         (None, [only]) => Ok(only.clone()),
         (None, []) => Err(BmcError::SystemNotFound { wanted: "at all".to_owned(), systems: Vec::new() }),

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::document::{Document, is_path, parse};
 use super::message::sentence;
-use crate::error::told;
+use crate::error::printable;
 
 /// State of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +45,7 @@ fn bad(task: &Value) -> bool {
 fn why(task: &Value, state: &str) -> String {
     let messages = task.get("Messages").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let said: Vec<String> = messages.iter().take(8).filter_map(sentence).collect();
-    told(format!("the task ended in state {state}. {}", said.join(" ")).trim_end())
+    printable(format!("the task ended in state {state}. {}", said.join(" ")).trim_end())
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::document::is_path;
 use crate::address::{Host, Scheme};
-use crate::error::{BmcError, told};
+use crate::error::{BmcError, printable};
 use crate::model::{Credentials, Deadlines};
 use crate::resolve::Checked;
 use crate::tls::{self, Refusal, Trust, Witness};
@@ -37,7 +37,7 @@ const MOST_REDIRECTS: usize = 3;
 /// Authorization of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Authorization<'a> {
-    Nobody,
+    Anonymous,
     Basic(&'a Credentials),
     Token(&'a SecretString),
 }
@@ -242,7 +242,7 @@ impl Transport {
             built = built.header(IF_MATCH, tag);
         }
         built = match authorization {
-            Authorization::Nobody => built,
+            Authorization::Anonymous => built,
             Authorization::Basic(who) => built.basic_auth(&who.username, Some(who.password.expose_secret())),
             Authorization::Token(token) => {
                 let mut value = HeaderValue::from_str(token.expose_secret())
@@ -261,7 +261,7 @@ impl Transport {
         let url = place.and_then(|place| self.base.join(path).ok()?.join(place).ok());
         let url = url.ok_or_else(|| self.senseless(path, "the redirect has no valid URL"))?;
         if url.origin() != self.base.origin() {
-            let host = told(url.host_str().unwrap_or_default());
+            let host = printable(url.host_str().unwrap_or_default());
             return Err(
                 self.senseless(path, &format!("the redirect to {host} leaves this BMC and is not followed"))
             );
@@ -313,7 +313,7 @@ impl Transport {
     }
 
     fn senseless(&self, path: &str, problem: &str) -> BmcError {
-        BmcError::Protocol { path: told(path), problem: problem.to_owned(), sent: false }
+        BmcError::Protocol { path: printable(path), problem: problem.to_owned(), sent: false }
     }
 
     /// Classifies a failed exchange: the certificate, the connection, or the answer.
@@ -327,7 +327,7 @@ impl Transport {
                 return BmcError::CertificateUntrusted { address, seen: None, problem };
             }
             (Some(Refusal::NotTrusted(problem)), seen) => {
-                return BmcError::CertificateUntrusted { address, seen, problem: told(&problem) };
+                return BmcError::CertificateUntrusted { address, seen, problem: printable(&problem) };
             }
             (None, _) => {}
         }
@@ -339,7 +339,7 @@ impl Transport {
             problem = format!("{problem}: {cause}");
             source = cause.source();
         }
-        BmcError::Unreachable { address, problem: told(&problem), sent }
+        BmcError::Unreachable { address, problem: printable(&problem), sent }
     }
 }
 

@@ -116,7 +116,7 @@ fn words(line: &str) -> Vec<OsString> {
 }
 
 /// Returns the parse error if the text is not a valid command.
-fn mistake(named: &Named) -> Option<String> {
+fn parse_error(named: &Named) -> Option<String> {
     let error = parse(words(&named.line)).err()?;
     let is_cut = matches!(
         error.kind(),
@@ -156,6 +156,6 @@ fn every_command_that_is_named_somewhere_is_one() {
     // Exceptions: an input of the MAC address hash (docs/concepts/node.md), and first words of commands in tests.
     found.retain(|named| !named.line.starts_with("bedplate slot ") && !named.place.contains("_tests.rs"));
     assert!(found.len() > 120, "{}: the search does not find them", found.len());
-    let wrong: Vec<String> = found.iter().filter_map(mistake).collect();
+    let wrong: Vec<String> = found.iter().filter_map(parse_error).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::arguments::Global;
-use crate::backend::kubeconfig::{self, Mistake};
+use crate::backend::kubeconfig::{self, Fault};
 
 /// Field manager of this program's changes.
 pub(crate) const FIELD_MANAGER: &str = "bedplate";
@@ -32,9 +32,9 @@ pub(crate) const FIELD_MANAGER: &str = "bedplate";
 #[derive(Debug, Error)]
 pub(crate) enum AskClusterError {
     #[error("cannot read the kubeconfig{}", .0.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default())]
-    Kubeconfig(Option<PathBuf>, #[source] Mistake),
+    Kubeconfig(Option<PathBuf>, #[source] Fault),
     #[error("cannot use context {context:?} of the kubeconfig{}", .path.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default())]
-    Context { context: String, path: Option<PathBuf>, source: Mistake },
+    Context { context: String, path: Option<PathBuf>, source: Fault },
     #[error("cannot use the proxy of the environment")]
     Proxy(#[source] ConfigureError),
     #[error("cannot create a client for the cluster of the kubeconfig")]
@@ -173,7 +173,7 @@ pub(crate) fn server(global: &Global) -> Option<String> {
 pub(crate) async fn client(global: &Global) -> Result<Client, AskClusterError> {
     let error = |error: KubeconfigError| {
         let (path, source) =
-            (global.kubeconfig.clone(), kubeconfig::mistake(&error, global.kubeconfig.as_deref()));
+            (global.kubeconfig.clone(), kubeconfig::fault(&error, global.kubeconfig.as_deref()));
         match (global.context.clone(), error) {
             (Some(context), KubeconfigError::LoadContext(_)) => {
                 AskClusterError::Context { context, path, source }

@@ -11,7 +11,7 @@ use thiserror::Error;
 /// Error in a kubeconfig.
 #[derive(Debug, Error)]
 #[error("{why}")]
-pub(crate) struct Mistake {
+pub(crate) struct Fault {
     why: String,
     /// Remedy for the user.
     pub(crate) remedy: &'static str,
@@ -23,8 +23,8 @@ const CONTEXTS: &str = "list the contexts with `kubectl config get-contexts`, an
 const CORRECT: &str = "correct the kubeconfig, or name another file with --kubeconfig";
 
 /// Converts kube's error about the file at `named`, or about the default file.
-pub(crate) fn mistake(error: &KubeconfigError, named: Option<&Path>) -> Mistake {
-    let mistake = |why: String, remedy| Mistake { why, remedy, is_absent: false };
+pub(crate) fn fault(error: &KubeconfigError, named: Option<&Path>) -> Fault {
+    let fault = |why: String, remedy| Fault { why, remedy, is_absent: false };
     match error {
         KubeconfigError::ReadConfig(problem, path) => {
             let is_absent = problem.kind() == std::io::ErrorKind::NotFound;
@@ -35,9 +35,9 @@ pub(crate) fn mistake(error: &KubeconfigError, named: Option<&Path>) -> Mistake 
             };
             let place =
                 if named == Some(path.as_path()) { String::new() } else { format!("{}: ", path.display()) };
-            Mistake { why: format!("{place}{problem}"), remedy, is_absent }
+            Fault { why: format!("{place}{problem}"), remedy, is_absent }
         }
-        KubeconfigError::FindPath => Mistake {
+        KubeconfigError::FindPath => Fault {
             why: "there is no home directory".to_owned(),
             remedy: "name a file with --kubeconfig or in the variable KUBECONFIG",
             is_absent: true,
@@ -45,34 +45,34 @@ pub(crate) fn mistake(error: &KubeconfigError, named: Option<&Path>) -> Mistake 
         KubeconfigError::Parse(problem) => {
             let problem = problem.without_snippet().to_string();
             let problem = problem.lines().next().unwrap_or_default().trim_start_matches("error: ");
-            mistake(
+            fault(
                 format!("invalid YAML: {problem}"),
                 "correct that line, and check that the file is a kubeconfig",
             )
         }
-        KubeconfigError::CurrentContextNotSet => mistake("current-context is not set".to_owned(), CONTEXTS),
-        KubeconfigError::LoadContext(name) => mistake(format!("context {name:?} does not exist"), CONTEXTS),
+        KubeconfigError::CurrentContextNotSet => fault("current-context is not set".to_owned(), CONTEXTS),
+        KubeconfigError::LoadContext(name) => fault(format!("context {name:?} does not exist"), CONTEXTS),
         KubeconfigError::LoadClusterOfContext(name) => {
-            mistake(format!("cluster {name:?} of the context does not exist"), CORRECT)
+            fault(format!("cluster {name:?} of the context does not exist"), CORRECT)
         }
-        KubeconfigError::MissingClusterUrl => mistake("cluster has no server".to_owned(), CORRECT),
+        KubeconfigError::MissingClusterUrl => fault("cluster has no server".to_owned(), CORRECT),
         KubeconfigError::ParseClusterUrl(problem) => {
-            mistake(format!("server of the cluster is not a URL: {problem}"), CORRECT)
+            fault(format!("server of the cluster is not a URL: {problem}"), CORRECT)
         }
         KubeconfigError::LoadCertificateAuthority(problem) => {
-            mistake(loaded("cluster's certificate-authority", problem), CORRECT)
+            fault(loaded("cluster's certificate-authority", problem), CORRECT)
         }
         KubeconfigError::LoadClientCertificate(problem) => {
-            mistake(loaded("user's client-certificate", problem), CORRECT)
+            fault(loaded("user's client-certificate", problem), CORRECT)
         }
-        KubeconfigError::LoadClientKey(problem) => mistake(loaded("user's client-key", problem), CORRECT),
+        KubeconfigError::LoadClientKey(problem) => fault(loaded("user's client-key", problem), CORRECT),
         KubeconfigError::ParseCertificates(_) => {
-            mistake("cluster's certificate-authority is not PEM".to_owned(), CORRECT)
+            fault("cluster's certificate-authority is not PEM".to_owned(), CORRECT)
         }
         KubeconfigError::ParseProxyUrl(problem) => {
-            mistake(format!("cluster's proxy-url is not a URL: {problem}"), CORRECT)
+            fault(format!("cluster's proxy-url is not a URL: {problem}"), CORRECT)
         }
-        other => mistake(other.to_string(), CORRECT),
+        other => fault(other.to_string(), CORRECT),
     }
 }
 
@@ -115,13 +115,13 @@ mod tests {
             }
             Err(error) => error,
         };
-        let mistake = mistake(&error, Some(&path));
-        assert!(!mistake.is_absent && !mistake.remedy.is_empty());
-        format!("{mistake}; {}", mistake.remedy)
+        let fault = fault(&error, Some(&path));
+        assert!(!fault.is_absent && !fault.remedy.is_empty());
+        format!("{fault}; {}", fault.remedy)
     }
 
     #[tokio::test]
-    async fn a_mistake_is_named_with_its_field_and_a_remedy() {
+    async fn error_names_its_field_and_a_remedy() {
         for (from, to, field, remedy) in [
             ("current-context: x\n", "", "current-context is not set", "--context"),
             ("current-context: x", "current-context: y", "context \"y\" does not exist", "get-contexts"),
@@ -166,8 +166,8 @@ mod tests {
     fn a_file_that_is_not_there_is_named_once() {
         let path = Path::new("/nonexistent/config");
         let error = Kubeconfig::read_from(path).unwrap_err();
-        assert!(mistake(&error, Some(path)).to_string().starts_with("No such file"));
-        let found = mistake(&error, None);
+        assert!(fault(&error, Some(path)).to_string().starts_with("No such file"));
+        let found = fault(&error, None);
         assert!(found.is_absent && found.to_string().starts_with("/nonexistent/config: No such"), "{found}");
     }
 

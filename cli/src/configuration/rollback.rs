@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn h7_whoever_writes_the_template_again_is_named_however_it_was_applied() {
+    fn h7_writer_of_the_template_is_named_for_each_kind_of_apply() {
         let mut described = described(&json!({}), &[(3, true), (2, true)]);
         let of = |described: &Described| {
             let facts = consequences(described, history::find(described, 2).unwrap());

@@ -27,11 +27,11 @@ fn machine(spec: &Value, status: &Value) -> Machine {
     .unwrap()
 }
 
-fn at_rest(machine: &Machine) -> Awaited {
-    awaited(machine, &Rolling::new(), NOW.parse().unwrap())
+fn at_rest(machine: &Machine) -> Diagnosis {
+    diagnose(machine, &Rolling::new(), NOW.parse().unwrap())
 }
 
-fn of(spec: &Value, status: &Value) -> Awaited {
+fn of(spec: &Value, status: &Value) -> Diagnosis {
     at_rest(&machine(spec, status))
 }
 
@@ -49,7 +49,7 @@ fn enrolled(conditions: &[Value], rest: &Value) -> Value {
 }
 
 #[test]
-fn the_first_thing_that_is_not_met_is_awaited_from_who_can_do_it() {
+fn first_unmet_condition_names_who_must_act() {
     let chosen = json!({ "selected": { "name": "w", "version": 2, "source": "Selector" } });
     let node = json!({ "name": "node-1", "uid": "1" });
     let runs = json!({ "selected": { "name": "w", "version": 2, "source": "Selector" },
@@ -217,7 +217,7 @@ fn a_bmc_that_is_not_reached_keeps_no_running_machine_from_being_ready() {
 }
 
 #[test]
-fn a_machine_that_goes_waits_for_whoever_holds_it() {
+fn deleted_machine_waits_for_its_finalizers() {
     for (paused, finalizers, from) in [
         (false, json!(["bedplate.dev/power-off"]), Actor::Pxed),
         (true, json!(["bedplate.dev/power-off"]), Actor::User),
@@ -247,7 +247,7 @@ fn a_held_boot_waits_for_the_party_that_its_reason_names() {
 }
 
 #[test]
-fn a_drain_before_a_deletion_is_said_with_who_is_awaited_there() {
+fn drain_before_a_deletion_names_the_pods_that_remain() {
     for (status, reason, from) in [
         ("False", "Draining", Actor::Controller),
         ("False", "NodeNameConflict", Actor::Controller),
@@ -284,10 +284,10 @@ fn c4_a_machine_that_a_rolling_update_will_come_to_waits_for_no_person() {
     let both = [is("Paved", "True", "Applied"), is("NodeReady", "True", "NodeReady")];
     let machine = machine(&json!({}), &enrolled(&both, &status));
     assert!(runs_another(&machine));
-    let found = awaited(&machine, &Rolling::from([("w".to_owned(), None)]), NOW.parse().unwrap());
+    let found = diagnose(&machine, &Rolling::from([("w".to_owned(), None)]), NOW.parse().unwrap());
     assert_eq!((found.from, found.reason.as_str()), (Some(Actor::Controller), "AwaitingTurn"));
     assert!(found.next.contains("`bedplate config show w`"), "{}", found.next);
-    let other = awaited(&machine, &Rolling::from([("x".to_owned(), None)]), NOW.parse().unwrap());
+    let other = diagnose(&machine, &Rolling::from([("x".to_owned(), None)]), NOW.parse().unwrap());
     assert_eq!((other.from, other.reason.as_str()), (Some(Actor::User), "AwaitingRepave"));
 }
 
@@ -323,7 +323,7 @@ fn c4_machine_of_a_paused_rolling_update_waits_for_a_user_with_a_reason() {
             "image": { "reference": "registry.example/node@sha256:0000000000000000000000000000000000000000000000000000000000000001" },
             "kubernetes": { "version": "v1.34.0" } } } });
         let stopped = Stopped::of(&serde_json::from_value(object).unwrap());
-        let found = awaited(&machine, &Rolling::from([("w".to_owned(), stopped)]), NOW.parse().unwrap());
+        let found = diagnose(&machine, &Rolling::from([("w".to_owned(), stopped)]), NOW.parse().unwrap());
         let expected = if held { "RolloutStopped" } else { "AwaitingTurn" };
         assert_eq!(found.reason, expected, "{message}");
         assert!(!held || found.from == Some(Actor::User) && found.what.contains(message), "{}", found.what);
@@ -354,7 +354,7 @@ fn explanation_names_the_condition_that_decides_ready() {
 #[test]
 fn d1_a_claimed_host_is_explained_by_its_claim() {
     let pool = json!({ "claimPolicy": { "namespaces": ["team-a"] } });
-    let waits = is("ConfigurationPending", "True", "AwaitsClaim");
+    let waits = is("ConfigurationPending", "True", "ClaimPending");
     let claim = |state: &str| {
         json!({ "providerID": "bedplate://node-1/u", "claimant": { "namespace": "team-a", "name": "w-1" },
             "state": state, "since": "2026-01-01T00:30:00Z" })
@@ -362,7 +362,7 @@ fn d1_a_claimed_host_is_explained_by_its_claim() {
     let held = |state: &str| json!({ "selected": { "name": "pool", "version": 1, "source": "Claim" }, "claim": claim(state) });
     let paved = |reason: &str| vec![is("Paved", "False", reason)];
     for (conditions, status, from, reason) in [
-        (vec![waits.clone()], json!({}), Some(Actor::Other), "AwaitsClaim"),
+        (vec![waits.clone()], json!({}), Some(Actor::Other), "ClaimPending"),
         (vec![], json!({ "selected": held("")["selected"] }), Some(Actor::Agent), "AwaitingAgent"),
         (vec![is("Ready", "True", "Joined")], held("Joined"), None, "Joined"),
         (vec![], held("Bootstrapping"), Some(Actor::Agent), "Bootstrapping"),

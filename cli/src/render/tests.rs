@@ -150,9 +150,9 @@ fn explain_names_each_request_its_answer_and_why() {
     }))
     .unwrap();
     golden("explain.txt", &explain(&explanation, look()));
-    let nobody = Explanation { subject: "x".into(), machine: None, decisions: vec![], notes: vec![] };
-    assert_eq!(explain(&nobody, look()), "this pxed does not know a Machine x\n");
-    let ignored = Explanation { notes: vec!["relay 10.8.0.1 is not listed".into()], ..nobody };
+    let unknown = Explanation { subject: "x".into(), machine: None, decisions: vec![], notes: vec![] };
+    assert_eq!(explain(&unknown, look()), "this pxed does not know a Machine x\n");
+    let ignored = Explanation { notes: vec!["relay 10.8.0.1 is not listed".into()], ..unknown };
     assert_eq!(
         explain(&ignored, look()),
         "this pxed does not know a Machine x\nrelay 10.8.0.1 is not listed\n"

@@ -145,9 +145,9 @@ fn explain_prints_event_actor_time_and_next_step_of_each_machine() {
     ]);
     let all = [machine("a", running), machine("b", image), machine("c", json!([]))];
     let found: Vec<_> =
-        all.iter().map(|machine| diagnosis::awaited(machine, &Default::default(), look().now)).collect();
-    golden("awaited.txt", &awaited(&found, look()));
-    assert!(awaited(&[], look()).contains("docs/guides/machine.md"));
+        all.iter().map(|machine| diagnosis::diagnose(machine, &Default::default(), look().now)).collect();
+    golden("diagnosis.txt", &diagnosis(&found, look()));
+    assert!(diagnosis(&[], look()).contains("docs/guides/machine.md"));
 }
 
 #[test]

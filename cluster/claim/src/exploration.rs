@@ -918,7 +918,7 @@ fn d1_no_host_leaks_after_the_loss_of_a_claim_object() {
 }
 
 #[test]
-fn d1_only_eligible_hosts_are_claimed_whoever_recorded_them() {
+fn d1_only_eligible_hosts_are_claimed_whichever_writer_recorded_them() {
     explore_fault(Fault::Choice, false);
 }
 

@@ -21,7 +21,7 @@ async fn healthz_names_each_loop_that_stops() {
     let (tasks, liveness) = (Tasks::held(shutdown.clone()), Liveness::new(shutdown.clone()));
     let cli = Cli::parse_from(["bedplate-cluster", "--controllers=bootstrap"]);
     let (tenure, stages) = (Tenure::new(watch::channel(None).1), Stages::new(shutdown.clone()));
-    let _begun = begin(&client, &cli, &tenure, (&tasks, &liveness, &stages));
+    let _started = begin(&client, &cli, &tenure, (&tasks, &liveness, &stages));
     assert_eq!(liveness.check(), Ok(()));
     tokio::time::advance(bedplate_engine::pulse::WATCH_PATIENCE + Duration::from_secs(1)).await;
     let silent = liveness.check().unwrap_err();

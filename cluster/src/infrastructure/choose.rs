@@ -390,10 +390,10 @@ mod tests {
         };
         let on_claim = json!({ "powerPolicy": "OnClaim" });
         for (spec, status, miss) in [
-            (&on_claim, silent("False", "AwaitsClaim"), None),
+            (&on_claim, silent("False", "ClaimPending"), None),
             (&on_claim, silent("False", "PoweredOffByOperation"), Some(Miss::Host(Unmet::Silent))),
             (&on_claim, silent("True", "PoweredOn"), Some(Miss::Host(Unmet::Silent))),
-            (&json!({}), silent("False", "AwaitsClaim"), Some(Miss::Host(Unmet::Silent))),
+            (&json!({}), silent("False", "ClaimPending"), Some(Miss::Host(Unmet::Silent))),
         ] {
             assert_eq!(missed(spec, &status), miss, "{spec} {status}");
         }

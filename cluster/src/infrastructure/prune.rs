@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn m6_conditions_of_a_host_that_decide_about_its_choice_are_kept() {
         let condition = |kind: &str| {
-            json!({ "type": kind, "status": "False", "reason": "AwaitsClaim", "message": "",
+            json!({ "type": kind, "status": "False", "reason": "ClaimPending", "message": "",
                 "lastTransitionTime": "2026-01-01T00:00:00Z" })
         };
         let host = pruned(

@@ -18,7 +18,7 @@ fn silent() -> Client {
     Client::new(service, "default")
 }
 
-fn begun(tasks: &Tasks, liveness: &Liveness, shutdown: &CancellationToken) -> Begun {
+fn started(tasks: &Tasks, liveness: &Liveness, shutdown: &CancellationToken) -> Started {
     let cli = Cli::parse_from(["bedplate-cluster", "--controllers=infrastructure"]);
     let (tenure, stages) = (Tenure::new(watch::channel(None).1), Stages::new(shutdown.clone()));
     begin(&silent(), &cli, &tenure, (tasks, liveness, &stages))
@@ -29,7 +29,7 @@ fn begun(tasks: &Tasks, liveness: &Liveness, shutdown: &CancellationToken) -> Be
 async fn healthz_names_each_loop_that_stops() {
     let shutdown = CancellationToken::new();
     let (tasks, liveness) = (Tasks::held(shutdown.clone()), Liveness::new(shutdown.clone()));
-    let _begun = begun(&tasks, &liveness, &shutdown);
+    let _started = started(&tasks, &liveness, &shutdown);
     assert_eq!(liveness.check(), Ok(()));
     tokio::time::advance(bedplate_engine::pulse::WATCH_PATIENCE + Duration::from_secs(1)).await;
     let silent = liveness.check().unwrap_err();

@@ -364,11 +364,11 @@ mod tests {
         };
         let chosen =
             |host: Machine| !survey(&request, [(&host, false)], Timestamp::UNIX_EPOCH).eligible.is_empty();
-        assert!(chosen(host(&power("AwaitsClaim", "no claim"))));
+        assert!(chosen(host(&power("ClaimPending", "no claim"))));
         assert!(!chosen(host(&power("PoweredOffByOperation", ""))));
-        let same = host(&power("AwaitsClaim", "another text"));
+        let same = host(&power("ClaimPending", "another text"));
         let decides = |host: &Machine| Known::of(host).at(Timestamp::UNIX_EPOCH);
-        assert_eq!(decides(&host(&power("AwaitsClaim", "no claim"))), decides(&same));
+        assert_eq!(decides(&host(&power("ClaimPending", "no claim"))), decides(&same));
     }
 
     #[test]

@@ -37,7 +37,7 @@ struct Run<'a> {
     tell: Tell<'a>,
     whole: AtomicUsize,
     done: AtomicU64,
-    told: AtomicU64,
+    reported: AtomicU64,
     total: u64,
     /// Minimum size of the missing layers in the store.
     needed: u64,
@@ -139,11 +139,11 @@ impl LayerStore {
 impl<'a> Run<'a> {
     fn new(store: &'a LayerStore, name: &'a str, resolved: &'a Resolved, tell: Tell<'a>) -> Self {
         let total = resolved.layers.iter().map(|layer| layer.blob.size).sum();
-        let (whole, done, told) = Default::default();
+        let (whole, done, reported) = Default::default();
         let missing = |layer: &&Layer| !stage::is_whole(store.layers(), &layer.diff_id);
         let expected = resolved.layers.iter().filter(missing).map(|layer| layer.expected);
         let needed = expected.fold(0, u64::saturating_add);
-        Self { store, name, resolved, tell, whole, done, told, total, needed }
+        Self { store, name, resolved, tell, whole, done, reported, total, needed }
     }
 
     /// Fetches all layers, the largest first, so that the last one to finish is small.
@@ -246,14 +246,14 @@ impl<'a> Run<'a> {
     fn advance(&self, before: u64, now: u64) {
         self.done.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
         let done = self.done.load(Ordering::Relaxed);
-        if done.wrapping_sub(self.told.load(Ordering::Relaxed)) >= TELL_EVERY {
+        if done.wrapping_sub(self.reported.load(Ordering::Relaxed)) >= TELL_EVERY {
             self.say();
         }
     }
 
     fn say(&self) {
         let done = self.done.load(Ordering::Relaxed);
-        self.told.store(done, Ordering::Relaxed);
+        self.reported.store(done, Ordering::Relaxed);
         let (whole, layers) = (self.whole.load(Ordering::Relaxed), self.resolved.layers.len());
         (self.tell)(Progress::Layers { whole, layers, done, total: self.total });
     }

@@ -110,8 +110,8 @@ pub(crate) async fn send(
         let spoiled = Ok(Fetched::Spoiled);
         return if pieced { spoiled } else { Err(EnsureImageError::DigestMismatch { image, digest, found }) };
     }
-    let told = pieces.send(Piece::Whole).await;
-    Ok(if told.is_ok() { Fetched::Whole } else { Fetched::Unwanted { pieced } })
+    let reported = pieces.send(Piece::Whole).await;
+    Ok(if reported.is_ok() { Fetched::Whole } else { Fetched::Unwanted { pieced } })
 }
 
 /// Sends a file of a layout.

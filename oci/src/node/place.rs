@@ -273,7 +273,7 @@ impl Place {
             Err(Errno::ISDIR | Errno::PERM) => {}
             Err(errno) => return Err(failed(&path, "replace it")(errno)),
         }
-        std::fs::remove_dir_all(beside(above, name)).map_err(|source| UnpackLayerError::Write {
+        std::fs::remove_dir_all(entry_path(above, name)).map_err(|source| UnpackLayerError::Write {
             path: shown(&path),
             act: "replace it",
             source,
@@ -343,7 +343,7 @@ pub(crate) fn is_whiteout(stat: &rustix::fs::Stat) -> bool {
 }
 
 /// A name in an open directory, for calls that take no directory.
-pub(crate) fn beside(above: &Directory, name: &OsStr) -> PathBuf {
+pub(crate) fn entry_path(above: &Directory, name: &OsStr) -> PathBuf {
     Path::new(&format!("/proc/self/fd/{}", above.fd.as_raw_fd())).join(name)
 }
 

@@ -301,7 +301,7 @@ fn describe(
             .map_err(failed(&path, "set its mode"))?;
     }
     for (attribute, value) in &attributes.xattrs {
-        let at = place::beside(above, name);
+        let at = place::entry_path(above, name);
         let set = rustix::fs::lsetxattr(at, attribute.as_os_str(), value, XattrFlags::empty());
         place::accept_missing_support(&path, attribute, set)?;
     }

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_server_the_hosts_own_is_asked_and_what_is_wrong_is_left_out() {
+    fn without_a_server_the_host_is_asked_and_invalid_lines_are_skipped() {
         let read = parse(
             "nameserver here\nnameserver fe80::1%nowhere\nnameserver 10.0.0.1%eth0\noptions ndots:x timeout\n",
         );

@@ -99,18 +99,18 @@ impl Candidate {
     }
 
     async fn take_part(&mut self, election: &mut Election, begins: impl Fn() + Send, pulse: &Pulse) {
-        let mut told = String::new();
+        let mut logged = String::new();
         loop {
             pulse.beat();
             let wait = match self.turn(election, &begins).await {
                 Ok(until) => {
-                    told.clear();
+                    logged.clear();
                     until
                 }
                 Err(error) => {
-                    if told != error {
+                    if logged != error {
                         tracing::warn!(lease = self.name, error, "failed to read or write the Lease");
-                        told = error;
+                        logged = error;
                     }
                     Instant::now() + jittered(RETRY_DELAY, rand::random())
                 }
@@ -144,10 +144,10 @@ impl Candidate {
         if step == Step::Acquire && released && !leads {
             tokio::time::sleep(SETTLE_TIME).await;
         }
-        let begun = Instant::now();
+        let started = Instant::now();
         match tokio::time::timeout(REQUEST_TIMEOUT, self.write(Some(step))).await {
             Ok(Ok(Some(record))) => {
-                election.wrote(record, begun.into_std());
+                election.wrote(record, started.into_std());
                 self.lead(election, leads, begins);
                 Ok(Instant::now())
             }

@@ -89,9 +89,9 @@ impl Election {
     }
 
     /// Records an accepted write of ours, with its start time.
-    pub(crate) fn wrote(&mut self, record: Record, begun: Instant) {
-        self.written = (record.holder.as_ref() == Some(&self.me)).then_some(begun);
-        (self.seen, self.gone) = (Some((record, begun)), None);
+    pub(crate) fn wrote(&mut self, record: Record, started: Instant) {
+        self.written = (record.holder.as_ref() == Some(&self.me)).then_some(started);
+        (self.seen, self.gone) = (Some((record, started)), None);
     }
 
     /// Returns the time until which this program leads; none: it does not. The time may have passed.

@@ -110,15 +110,15 @@ mod tests {
     async fn work_that_waits_is_dropped_when_the_tenure_ends() {
         let (sender, receiver) = watch::channel(Some(Instant::now() + Duration::from_secs(10)));
         let tenure = Tenure::new(receiver);
-        let begun = Instant::now();
+        let started = Instant::now();
         assert_eq!(tenure.during(std::future::pending::<()>()).await, None);
-        assert_eq!(begun.elapsed(), Duration::from_secs(10), "not renewed");
+        assert_eq!(started.elapsed(), Duration::from_secs(10), "not renewed");
         sender.send_replace(Some(Instant::now() + Duration::from_secs(10)));
         let released = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
             sender.send_replace(None);
         };
         let (done, ()) = tokio::join!(tenure.during(std::future::pending::<()>()), released);
-        assert_eq!((done, begun.elapsed()), (None, Duration::from_secs(11)));
+        assert_eq!((done, started.elapsed()), (None, Duration::from_secs(11)));
     }
 }

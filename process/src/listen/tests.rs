@@ -155,7 +155,7 @@ async fn connect(address: std::net::SocketAddr, path: &str) -> TcpStream {
 }
 
 #[tokio::test]
-async fn local_probe_is_answered_beside_slow_readers_of_its_address() {
+async fn local_probe_is_answered_despite_slow_readers_of_its_address() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     let (counters, shutdown) = (Arc::<Counters>::default(), CancellationToken::new());

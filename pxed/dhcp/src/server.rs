@@ -64,8 +64,8 @@ pub enum BindServerError {
 #[error("DHCP settings are invalid: {}", list(.0))]
 pub struct ReloadServerError(pub Vec<SettingsError>);
 
-fn list(mistakes: &[SettingsError]) -> String {
-    mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+fn list(errors: &[SettingsError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 /// State of an interface.
@@ -248,9 +248,9 @@ impl Server {
         clients: Arc<dyn Clients>,
         lease_file: &Path,
     ) -> Result<Self, BindServerError> {
-        let mistakes = settings.mistakes();
-        if !mistakes.is_empty() {
-            return Err(BindServerError::Settings(mistakes));
+        let errors = settings.errors();
+        if !errors.is_empty() {
+            return Err(BindServerError::Settings(errors));
         }
         let mut sockets = BTreeMap::new();
         for name in &settings.interfaces {
@@ -333,9 +333,9 @@ impl Server {
     /// # Errors
     /// [`ReloadServerError`] with all errors; the old settings stay in force.
     pub fn reload(&self, settings: Settings) -> Result<(), ReloadServerError> {
-        let mistakes = settings.mistakes();
-        if !mistakes.is_empty() {
-            return Err(ReloadServerError(mistakes));
+        let errors = settings.errors();
+        if !errors.is_empty() {
+            return Err(ReloadServerError(errors));
         }
         let pools_differ = self.engine.settings.load().subnets != settings.subnets;
         let mut table = lock(&self.engine.table);
@@ -409,9 +409,9 @@ mod tests {
     use crate::client::{BootAnswer, Client, Event};
     use crate::settings::{Mode, Ports, Subnet};
 
-    struct Nobody;
+    struct NoClients;
 
-    impl Clients for Nobody {
+    impl Clients for NoClients {
         fn client(&self, _query: &Query) -> Client {
             Client::Unknown { discovery: false }
         }
@@ -441,7 +441,7 @@ mod tests {
             subnets: Vec::new(),
             ports: Ports::default(),
         };
-        let engine = Engine::new(settings, Table::default(), Arc::new(Nobody), jobs);
+        let engine = Engine::new(settings, Table::default(), Arc::new(NoClients), jobs);
         let serving = |addresses: &[&str]| InterfaceState::Serving {
             addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
         };
@@ -478,7 +478,7 @@ mod tests {
             ports: Ports::default(),
         };
         let path = directory.path().join("leases.redb");
-        let server = Server::bind(settings.clone(), Arc::new(Nobody), &path).unwrap();
+        let server = Server::bind(settings.clone(), Arc::new(NoClients), &path).unwrap();
         let [own, other] = [1, 2].map(|last| MacAddress::new([0x52, 0x54, 0, 0, 0, last]));
         let holder = |mac| Holder { network, key: ClientKey::Mac(mac) };
         let address: Ipv4Addr = [10, 7, 0, 10].into();
@@ -513,7 +513,8 @@ mod tests {
             subnets: Vec::new(),
             ports: Ports::default(),
         };
-        let server = Server::bind(settings, Arc::new(Nobody), &directory.path().join("leases.redb")).unwrap();
+        let server =
+            Server::bind(settings, Arc::new(NoClients), &directory.path().join("leases.redb")).unwrap();
         assert!(server.silences().is_empty(), "nothing is expected of what does not run");
         let (shutdown, runner) = (CancellationToken::new(), server.clone());
         let running = tokio::spawn({

@@ -220,7 +220,7 @@ const MIN_RELAY_PREFIX: u8 = 24;
 
 impl Settings {
     /// Returns all errors, in the order of the settings; empty if the settings are valid.
-    pub fn mistakes(&self) -> Vec<SettingsError> {
+    pub fn errors(&self) -> Vec<SettingsError> {
         let mut found = Vec::new();
         if self.interfaces.is_empty() {
             found.push(SettingsError::NoInterfaces);
@@ -233,7 +233,7 @@ impl Settings {
                     found.push(SettingsError::Overlap(other.network, subnet.network));
                 }
             }
-            subnet.mistakes(&mut found);
+            subnet.errors(&mut found);
             for &relays in &subnet.relays {
                 let range = self.range_in(relays);
                 let network = subnet.network;
@@ -256,7 +256,7 @@ impl Settings {
 }
 
 impl Subnet {
-    fn mistakes(&self, found: &mut Vec<SettingsError>) {
+    fn errors(&self, found: &mut Vec<SettingsError>) {
         let network = self.network;
         for (index, &range) in self.ranges.iter().enumerate() {
             if !self.is_host(range.first) || !self.is_host(range.last) {

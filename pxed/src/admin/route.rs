@@ -108,7 +108,7 @@ async fn machine(State(state): State<AdminState>, Path(name): Path<String>) -> R
         // A MAC address names its Machine too.
         Err(_) => name.parse().ok().and_then(|mac| match snapshot.by_mac(mac) {
             Found::One(known) => Some(known),
-            Found::Nobody | Found::Several(_) => None,
+            Found::Unknown | Found::Several(_) => None,
         }),
     };
     match known {
@@ -133,7 +133,7 @@ async fn explain(State(state): State<AdminState>, Path(subject): Path<String>) -
 async fn discovered(State(state): State<AdminState>) -> Json<Value> {
     let known = state.machines.load();
     let mut machines = state.discovered.list();
-    machines.retain(|machine| matches!(known.by_mac(machine.mac_address), Found::Nobody));
+    machines.retain(|machine| matches!(known.by_mac(machine.mac_address), Found::Unknown));
     let items: Vec<Value> = machines
         .iter()
         .map(|machine| {

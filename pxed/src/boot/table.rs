@@ -230,8 +230,8 @@ impl Table {
         let mut stopped = Vec::new();
         for shard in &self.owners {
             for (owner, track) in shard.lock().iter_mut() {
-                if !track.timeline.stop_told && track.timeline.stopped(now).is_some() {
-                    track.timeline.stop_told = true;
+                if !track.timeline.stop_reported && track.timeline.stopped(now).is_some() {
+                    track.timeline.stop_reported = true;
                     stopped.push(owner.clone());
                 }
             }

@@ -96,7 +96,7 @@ pub struct Timeline {
     pub previous: Option<Summary>,
     /// True if the stall was reported already.
     #[serde(default)]
-    pub stop_told: bool,
+    pub stop_reported: bool,
 }
 
 /// Stalled boot.
@@ -125,7 +125,7 @@ impl Timeline {
             failing: None,
             held: None,
             previous: None,
-            stop_told: false,
+            stop_reported: false,
         }
     }
 
@@ -134,7 +134,7 @@ impl Timeline {
         if self.goes_on(starter, now) {
             self.id = id;
             self.progress = now;
-            self.stop_told = false;
+            self.stop_reported = false;
             self.ids.push(id);
             if self.ids.len() > MAX_ENTRIES {
                 self.ids.remove(0);
@@ -172,7 +172,7 @@ impl Timeline {
     /// Records a reached stage. Returns true if it is new; a stage that was reached before only counts as progress.
     pub fn reached(&mut self, stage: Stage, now: Timestamp) -> bool {
         self.progress = now;
-        let resumed = std::mem::take(&mut self.stop_told);
+        let resumed = std::mem::take(&mut self.stop_reported);
         if self.entries.iter().any(|e| e.stage == stage) || self.entries.len() >= MAX_ENTRIES {
             return resumed;
         }
@@ -210,7 +210,7 @@ impl Timeline {
     pub fn failed(&mut self, stage: Stage, failure: &str, now: Timestamp) -> bool {
         self.progress = now;
         let failing = Some((stage, cut(failure)));
-        let news = std::mem::take(&mut self.stop_told) || self.failing != failing;
+        let news = std::mem::take(&mut self.stop_reported) || self.failing != failing;
         self.failing = failing;
         news
     }
@@ -218,7 +218,7 @@ impl Timeline {
     /// The machine waits at its script. Answers whether that is news.
     pub fn hold(&mut self, hold: &Hold, now: Timestamp) -> bool {
         self.progress = now;
-        let resumed = std::mem::take(&mut self.stop_told);
+        let resumed = std::mem::take(&mut self.stop_reported);
         let hold = Hold::new(hold.cause, cut(&hold.message));
         if self.held.as_ref() == Some(&hold) {
             return resumed;
@@ -251,7 +251,7 @@ impl Timeline {
                 stopped.stage.label(),
                 second(stopped.since),
                 stopped.next.label(),
-                awaited(stopped.next)
+                pending(stopped.next)
             ),
             (None, Some(next)) => format!(
                 "at stage {} since {}; next is {}",
@@ -294,7 +294,7 @@ pub const fn next(stage: Stage) -> Option<Stage> {
 }
 
 /// Describes the step that leads to a stage, for users.
-const fn awaited(stage: Stage) -> &'static str {
+const fn pending(stage: Stage) -> &'static str {
     match stage {
         Stage::Discover => "a DHCP packet of the machine",
         Stage::Offered => "an address for the machine",
@@ -419,16 +419,16 @@ mod tests {
         let mut timeline = Timeline::new(id(1), at(0));
         timeline.reached(Stage::Script, at(1));
         timeline.hold(&paused(), at(1));
-        timeline.stop_told = true;
+        timeline.stop_reported = true;
         assert!(timeline.hold(&paused(), at(500)));
         assert!(!timeline.hold(&paused(), at(510)));
         timeline.failed(Stage::RootFs, "no link", at(520));
-        timeline.stop_told = true;
+        timeline.stop_reported = true;
         assert!(timeline.failed(Stage::RootFs, "no link", at(900)));
         assert!(!timeline.failed(Stage::RootFs, "no link", at(910)));
-        timeline.stop_told = true;
+        timeline.stop_reported = true;
         timeline.opened(id(2), Starter::Ipxe, at(1000));
-        assert!(!timeline.stop_told);
+        assert!(!timeline.stop_reported);
     }
 
     #[test]

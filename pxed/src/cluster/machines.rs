@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::machines::source::{Beside, SourceEnded, Sourced, Update};
+use crate::machines::source::{OtherManifests, SourceEnded, Sourced, Update};
 
 /// Delay in which changes are gathered.
 const GATHER_DELAY: Duration = Duration::from_millis(100);
@@ -267,7 +267,7 @@ impl View {
     fn update(&self) -> Update {
         let machines = self.machines.values().cloned();
         let machines = machines.map(|machine| Sourced { origin: String::new(), machine }).collect();
-        Update::Set { machines, beside: Beside::NOTHING, problems: Vec::new() }
+        Update::Set { machines, others: OtherManifests::NOTHING, problems: Vec::new() }
     }
 }
 

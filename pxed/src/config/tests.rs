@@ -30,14 +30,14 @@ fn good() -> Config {
 }
 
 /// Returns the errors of a document as lines of text.
-fn mistakes(text: &str) -> Vec<String> {
+fn errors(text: &str) -> Vec<String> {
     Config::parse(text, &[]).unwrap_err().iter().map(ToString::to_string).collect()
 }
 
 /// Returns the errors of the good document after replacing `from` by `to`.
-fn mistakes_of(from: &str, to: &str) -> Vec<String> {
+fn errors_of(from: &str, to: &str) -> Vec<String> {
     assert!(GOOD.contains(from), "{from}");
-    mistakes(&GOOD.replace(from, to))
+    errors(&GOOD.replace(from, to))
 }
 
 #[test]
@@ -57,11 +57,11 @@ fn a_good_file_is_read_with_its_defaults() {
 }
 
 #[test]
-fn all_mistakes_are_reported_at_once_with_line_and_remedy() {
+fn all_errors_are_reported_together_with_line_and_remedy() {
     let text = "sit = \"lab\"\n[source]\ndirectory = \"machines.d\"\n[dhcp]\nmode = \"sever\"\ninterfaces = \"br0\"\n\
                 server-port = 70000\n[http]\nlisten = \"8067\"\nmax-streams = \"64\"\n";
     assert_eq!(
-        mistakes(text),
+        errors(text),
         [
             "1: sit: is not a known key; did you mean \"site\"?",
             "3: source.directory: \"machines.d\" is not an absolute path",
@@ -75,25 +75,25 @@ fn all_mistakes_are_reported_at_once_with_line_and_remedy() {
 }
 
 #[test]
-fn broken_toml_is_named_with_its_line_beside_other_mistakes() {
+fn broken_toml_is_reported_with_its_line_and_other_errors() {
     let found =
-        mistakes("site = \"lab\nsocket = \"relative\"\n[source]\nkubernetes = {}\n[dhcp]\nmode = \"off\"\n");
+        errors("site = \"lab\nsocket = \"relative\"\n[source]\nkubernetes = {}\n[dhcp]\nmode = \"off\"\n");
     assert!(found.iter().any(|m| m.starts_with("1: ") && m.ends_with("this is not valid TOML")), "{found:?}");
 }
 
 #[test]
 fn empty_file_gets_errors_for_all_required_keys() {
-    let found = mistakes("");
+    let found = errors("");
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(found[0].starts_with("dhcp.mode: is missing; write mode = "));
     assert!(found[1].starts_with("source: does not name the source of Machines; write directory = "));
 }
 
 #[test]
-fn secrets_of_nodes_lie_beside_manifests_and_are_a_clusters_otherwise() {
+fn node_secrets_are_next_to_manifests_or_in_the_cluster() {
     assert_eq!(good().secrets_directory, PathBuf::from("/etc/bedplate/secrets"));
     let text = "[source]\nkubernetes = {}\nsecrets-directory = \"/s\"\n[dhcp]\nmode = \"off\"\n";
-    let found = mistakes(text);
+    let found = errors(text);
     assert_eq!(
         found,
         [
@@ -165,7 +165,7 @@ fn contradictions_between_keys_are_found() {
         ("10.7.0.0/24", "10.7.0.0/42", "dhcp.subnet[0].network: \"10.7.0.0/42\" is not a network"),
     ];
     for (from, to, expected) in cases {
-        let found = mistakes_of(from, to);
+        let found = errors_of(from, to);
         assert_eq!(found.len(), 1, "{to}: {found:?}");
         assert!(found[0].contains(expected), "{to}: {found:?}");
         let has_line = found[0].starts_with(|c: char| c.is_ascii_digit());
@@ -215,17 +215,17 @@ fn check_tells_a_proxy_without_subnets_about_relays() {
 }
 
 #[test]
-fn every_bad_kernel_argument_is_a_mistake_of_its_own() {
-    assert_eq!(mistakes_of("console=ttyS0", "a=${x}\", \"quiet\", \"initrd=foo").len(), 2);
+fn each_bad_kernel_argument_is_an_error() {
+    assert_eq!(errors_of("console=ttyS0", "a=${x}\", \"quiet\", \"initrd=foo").len(), 2);
     let long = vec!["x".repeat(500); 6].join("\", \"");
-    let found = mistakes_of("console=ttyS0", &long);
+    let found = errors_of("console=ttyS0", &long);
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].contains("kernel-arguments: together they have 3006 bytes"), "{found:?}");
 }
 
 #[test]
 fn networks_that_cannot_be_read_do_not_overlap() {
-    let found = mistakes_of(
+    let found = errors_of(
         "[loaders]",
         "[[dhcp.subnet]]\nnetwork = \"x\"\n[[dhcp.subnet]]\nnetwork = \"y\"\n[loaders]",
     );
@@ -233,7 +233,7 @@ fn networks_that_cannot_be_read_do_not_overlap() {
 }
 
 #[test]
-fn a_flag_overrides_the_file_and_its_mistake_names_the_flag() {
+fn flag_overrides_the_file_and_its_error_names_the_flag() {
     let flag = |value: &str| vec![("site", value.to_owned(), "--site or BEDPLATE_SITE".to_owned())];
     assert_eq!(Config::parse(GOOD, &flag("other")).unwrap().site.as_str(), "other");
     let problems = Config::parse(GOOD, &flag("Not A Label")).unwrap_err();
@@ -358,7 +358,7 @@ fn the_bmc_section_names_networks_and_namespaces() {
     assert_eq!(translate::bmc_reach(&config).forbidden.len(), 2);
     assert_eq!(config.bmc.lease_namespace.as_deref(), Some("rack"));
     assert!(config.bmc.allow_insecure);
-    let found = mistakes(&format!("{GOOD}[bmc]\nallowed-networks = [\"x\"]\nlease-namespace = \"A/b\"\n"));
+    let found = errors(&format!("{GOOD}[bmc]\nallowed-networks = [\"x\"]\nlease-namespace = \"A/b\"\n"));
     assert!(found[0].contains("\"x\" is not a network, such as 10.96.0.0/12"), "{found:?}");
     assert!(found[1].contains("\"A/b\" is not a namespace"), "{found:?}");
 }

@@ -77,7 +77,7 @@ mod tests {
                     relays = [\"10.7.0.255\", \"10.9.0.0/24\"]\n";
         let config = Config::parse(text, &[]).unwrap();
         let settings = dhcp_settings(&config).unwrap();
-        assert_eq!(settings.mistakes(), []);
+        assert_eq!(settings.errors(), []);
         assert_eq!(settings.subnets[0].ranges[0].size(), 254);
         assert_eq!(settings.subnets[0].relays.len(), 2);
         assert_eq!(settings.subnets[0].reserve, 64, "a quarter, rounded up");

@@ -57,10 +57,10 @@ impl Agents {
     }
 
     async fn start_with(rig: Rig, signer: Arc<dyn Signer>) -> Self {
-        Self::start_beside(rig, signer, Arc::new(AskApiServer)).await
+        Self::start_with_plane(rig, signer, Arc::new(AskApiServer)).await
     }
 
-    async fn start_beside(rig: Rig, signer: Arc<dyn Signer>, plane: Arc<dyn AgentPlane>) -> Self {
+    async fn start_with_plane(rig: Rig, signer: Arc<dyn Signer>, plane: Arc<dyn AgentPlane>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let configurations = Arc::new(Configurations::new(rig.authority.clone(), None));
@@ -348,9 +348,9 @@ async fn recreated_machine_is_not_confused_with_the_old_one() {
     let key = KeyPair::generate().unwrap();
     let (certificate, _) = agents.enrolled(1, &key).await;
     let seed = agents.seed(2).await;
-    let mut anew = crate::http::tests::machine("node1", &plain());
-    anew.metadata.uid = Some("u2".to_owned());
-    agents.rig.machines.store(Snapshot::build(&"default".parse().unwrap(), [anew]));
+    let mut recreated = crate::http::tests::machine("node1", &plain());
+    recreated.metadata.uid = Some("u2".to_owned());
+    agents.rig.machines.store(Snapshot::build(&"default".parse().unwrap(), [recreated]));
     let late = agents.enroll(&request(&seed, &csr(&key, None))).await;
     assert!(same(&late, &refusal(404, "MachineGone")));
     let client = agents.client(Some((&certificate, &key)));
@@ -373,9 +373,9 @@ async fn certificate_of_earlier_machine_is_refused_with_current_key() {
         204,
         "a lost store alone refuses no host"
     );
-    let mut anew = crate::http::tests::machine("node1", &plain());
-    anew.metadata.uid = Some("u2".to_owned());
-    agents.rig.machines.store(Snapshot::build(&"default".parse().unwrap(), [anew]));
+    let mut recreated = crate::http::tests::machine("node1", &plain());
+    recreated.metadata.uid = Some("u2".to_owned());
+    agents.rig.machines.store(Snapshot::build(&"default".parse().unwrap(), [recreated]));
     let renew = serde_json::to_value(RenewRequest { csr_pem: csr(&key, None) }).unwrap();
     for (path, body) in [("/v1/report", &report), ("/v1/renew", &renew)] {
         let (status, text) = agents.post(&former, path, body).await;
@@ -416,8 +416,9 @@ async fn trust_3_a_clusters_certificate_needs_a_record_and_its_own_machine() {
     };
     let now = Timestamp::now();
     let ago = |minutes| now - jiff::SignedDuration::from_mins(minutes);
-    let mut anew = crate::http::tests::machine("node1", &plain());
-    anew.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(ago(10)));
+    let mut recreated = crate::http::tests::machine("node1", &plain());
+    recreated.metadata.creation_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(ago(10)));
     let certificate = super::csr::key_digest(b"certificate");
     // Made 20 minutes ago, and dated back by 5 as kube-controller-manager does; then one that was made 9 minutes ago. A status without any
     // record is that of a cluster that was restored from before the enrollment.
@@ -429,8 +430,8 @@ async fn trust_3_a_clusters_certificate_needs_a_record_and_its_own_machine() {
     ] {
         let record = is_recorded.then(|| serde_json::json!({ "certificateFingerprint": certificate }));
         let status = serde_json::json!({ "enrollment": record });
-        anew.status = Some(serde_json::from_value(status).unwrap());
-        rig.machines.store(Snapshot::build(&"default".parse().unwrap(), [anew.clone()]));
+        recreated.status = Some(serde_json::from_value(status).unwrap());
+        rig.machines.store(Snapshot::build(&"default".parse().unwrap(), [recreated.clone()]));
         let identity = super::identity::Identity {
             machine: "node1".parse().unwrap(),
             uid: None,
@@ -499,7 +500,7 @@ async fn a_certificate_whose_key_was_replaced_neither_reports_nor_renews() {
 }
 
 #[tokio::test]
-async fn an_unknown_machines_seed_has_no_token_and_with_its_boot_nobody_enrolls() {
+async fn seed_of_an_unknown_machine_has_no_token_and_enrolls_no_host() {
     let agents = Agents::start(Rig::new().with_images().await).await;
     let text = "default-image = 'host'\ndiscovery-image = 'host'\n[source]\nkubernetes = {}\n[dhcp]\nmode = 'off'\ndiscovery = true\n\
                 [images.host]\nkernel = '/k'\ninitrd = '/i'\n";

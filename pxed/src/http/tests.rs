@@ -467,7 +467,7 @@ async fn unknown_or_forbidden_request_is_refused_with_a_reason() {
 }
 
 #[tokio::test]
-async fn a_machine_is_held_with_what_is_awaited_until_it_may_boot() {
+async fn machine_is_held_with_the_pending_step_until_it_may_boot() {
     let rig = Rig::new().with_images().await;
     let id = rig.open(1);
     let path = format!("/b/{id}/script.ipxe");
@@ -505,13 +505,13 @@ async fn machine_of_another_architecture_is_held_and_its_condition_says_so() {
         Some(Platform::UefiX64)
     );
     let held = rig.ask(Method::GET, &format!("/b/{id}/script.ipxe"), &[]).await;
-    let awaited = "image host is for arm64, but the machine is amd64 (UEFI x64)";
-    assert!(held.text().contains(&format!("held: {awaited}")), "{}", held.text());
+    let pending = "image host is for arm64, but the machine is amd64 (UEFI x64)";
+    assert!(held.text().contains(&format!("held: {pending}")), "{}", held.text());
     assert_eq!(rig.ask(Method::GET, &format!("/b/{id}/kernel"), &[]).await.reason(), "Held");
     rig.boots().flush(Timestamp::now());
     let status = rig.registry.get(&"node1".parse().unwrap()).unwrap();
     let booted = status.conditions.iter().find(|c| c.type_ == "Booted").unwrap();
-    assert!(booted.reason == "ImageUnavailable" && booted.message.contains(awaited), "{booted:?}");
+    assert!(booted.reason == "ImageUnavailable" && booted.message.contains(pending), "{booted:?}");
 }
 
 #[tokio::test]

@@ -73,7 +73,7 @@ impl SourcedConfiguration {
 
 /// Other objects in the manifests next to the Machines; empty in a cluster, where other tasks follow them.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Beside {
+pub struct OtherManifests {
     /// The operations.
     pub operations: Vec<SourcedOperation>,
     /// The configurations. A name occurs twice if two manifests define it.
@@ -83,7 +83,7 @@ pub struct Beside {
     pub whole: bool,
 }
 
-impl Beside {
+impl OtherManifests {
     /// Nothing at all.
     pub const NOTHING: Self = Self { operations: Vec::new(), configurations: Vec::new(), whole: true };
 }
@@ -92,7 +92,7 @@ impl Beside {
 #[async_trait]
 pub trait TakeManifests: Send + Sync {
     /// Follows a set. Returns what is wrong with it, one line each.
-    async fn take(&self, beside: Beside) -> Vec<String>;
+    async fn take(&self, others: OtherManifests) -> Vec<String>;
 }
 
 fn write_shared<S: Serializer>(machine: &Arc<Machine>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -111,7 +111,7 @@ pub enum Update {
         /// The Machines.
         machines: Vec<Sourced>,
         /// Other objects next to the Machines.
-        beside: Beside,
+        others: OtherManifests,
         /// One line each, for users.
         problems: Vec<String>,
     },

@@ -151,7 +151,7 @@ impl BootClients {
                 let decision = boot_policy::decide(asker, &request, self.present.as_ref());
                 (decision, Owner::Machine { name: known.name.clone(), uid: known.uid.clone() })
             }
-            Found::Nobody => {
+            Found::Unknown => {
                 let decision = boot_policy::decide(Asker::Unknown, &request, self.present.as_ref());
                 (decision, Owner::Unknown { mac: query.mac })
             }
@@ -186,7 +186,7 @@ impl BootClients {
                     let netboot = subject.netboot.contains(&mac);
                     explain::explain(text.to_owned(), Asker::Machine { subject: &subject, netboot }, state)
                 }
-                Found::Nobody => explain::explain(text.to_owned(), Asker::Unknown, state),
+                Found::Unknown => explain::explain(text.to_owned(), Asker::Unknown, state),
                 Found::Several(_) => explain::explain(text.to_owned(), Asker::Claimed, state),
             });
         }
@@ -217,8 +217,8 @@ impl Clients for BootClients {
                     nameservers: interface.map(|i| i.nameservers.clone()).unwrap_or_default(),
                 })
             }
-            Found::Nobody if !self.machines.are_known() => Client::Refused("machines-not-known"),
-            Found::Nobody => {
+            Found::Unknown if !self.machines.are_known() => Client::Refused("machines-not-known"),
+            Found::Unknown => {
                 let discovery = self.present.discovery().is_some();
                 Client::Unknown { discovery }
             }
@@ -253,7 +253,7 @@ impl Clients for BootClients {
     fn observe(&self, query: &Query, event: &Event) {
         let owner = match self.machines.load().by_mac(query.mac) {
             Found::One(known) => Owner::Machine { name: known.name.clone(), uid: known.uid.clone() },
-            Found::Nobody => {
+            Found::Unknown => {
                 let wanted = self.present.discovery().is_some() && self.machines.are_known();
                 if matches!(event, Event::Received) && wanted {
                     (self.discovered)(query);
@@ -366,8 +366,8 @@ mod tests {
         addresses(&["fd00::21/64"]);
         let ipxe = query(Loader::Ipxe, &[7], 1);
         assert_eq!(clients.client(&ipxe), Client::Refused("ipv6-address"));
-        let beside = Query { proxy: true, ..ipxe.clone() };
-        assert!(matches!(clients.client(&beside), Client::Known(_)), "another server gives the address");
+        let proxied = Query { proxy: true, ..ipxe.clone() };
+        assert!(matches!(clients.client(&proxied), Client::Known(_)), "another server gives the address");
         addresses(&["fd00::21/64", "10.7.0.21/24"]);
         let Client::Known(known) = clients.client(&ipxe) else { panic!("it has an address") };
         assert_eq!(known.addresses, ["10.7.0.21/24".parse().unwrap()]);
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn d7_subject_of_a_boot_has_the_token_beside_the_rule_of_its_disk() {
+    fn d7_subject_of_a_boot_has_the_token_and_the_rule_of_its_disk() {
         let of = |disk: serde_json::Value, state: &str| {
             let claim = serde_json::json!({ "providerID": "bedplate://a/u", "claimant": { "namespace": "n", "name": "w" },
                 "state": state, "since": "2026-01-01T00:00:00Z", "wipeToken": "claim-1" });

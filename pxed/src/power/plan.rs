@@ -135,7 +135,7 @@ pub enum Leave {
     /// The power-on attempts are exhausted.
     Exhausted,
     /// No claim holds the host, and `powerPolicy` is `OnClaim`.
-    AwaitsClaim {
+    ClaimPending {
         /// True if the MachineClaims were read.
         is_known: bool,
     },
@@ -147,7 +147,7 @@ pub enum Leave {
     /// The Machine is deleted, and its power is not changed.
     Retained,
     /// Departing machine whose power state is unknown.
-    DepartureAwaited,
+    DeparturePending,
     /// The Machine is deleted, and its host has time to shut down.
     ShuttingDown {
         /// Time at which it ends.
@@ -227,7 +227,7 @@ fn plan_running(observed: &Observed<'_>) -> Plan {
         PowerState::Off if !is_managed(observed.spec) => Some(Leave::Unmanaged),
         PowerState::Off if is_held_off(observed) => Some(Leave::PoweredOffByOperation),
         PowerState::Off if lacks_claim(observed) => {
-            Some(Leave::AwaitsClaim { is_known: observed.demand != Demand::Unknown })
+            Some(Leave::ClaimPending { is_known: observed.demand != Demand::Unknown })
         }
         PowerState::Off => None,
     };
@@ -295,10 +295,10 @@ fn pause_after(attempt: i32) -> SignedDuration {
 }
 
 fn plan_departure(observed: &Observed<'_>, departure: &Departure) -> Plan {
-    let Some(reading) = observed.reading else { return Plan::Leave(Leave::DepartureAwaited) };
+    let Some(reading) = observed.reading else { return Plan::Leave(Leave::DeparturePending) };
     let last = observed.power.and_then(last_act);
     match reading.state {
-        PowerState::Unknown => Plan::Leave(Leave::DepartureAwaited),
+        PowerState::Unknown => Plan::Leave(Leave::DeparturePending),
         PowerState::Off if last.and_then(|last| last.doubts(&reading)).is_some() => {
             Plan::Leave(Leave::Changing)
         }
@@ -347,7 +347,7 @@ pub fn departure_action(request: PowerRequest) -> PowerActionKind {
 }
 
 /// Message about a request to a machine that is deleted.
-pub fn told_departure(request: PowerRequest) -> String {
+pub fn departure_message(request: PowerRequest) -> String {
     format!("{request} by pxed because the Machine is deleted with deletionPolicy PowerOff")
 }
 
@@ -485,7 +485,7 @@ mod tests {
     fn m6_a_machine_is_powered_on_only_for_a_claim_and_off_only_when_idle() {
         use PowerActionKind::{GracefulPowerOff, IdlePowerOff, PowerOff, PowerOn, Shutdown};
         let spec = spec(json!({"powerPolicy": "OnClaim", "claimPolicy": {"namespaces": ["n"]}}));
-        let waits = |is_known| Plan::Leave(Leave::AwaitsClaim { is_known });
+        let waits = |is_known| Plan::Leave(Leave::ClaimPending { is_known });
         let held = Plan::Leave(Leave::PoweredOffByOperation);
         for demand in [Demand::Unknown, Demand::Needed, Demand::Unproven, Demand::Idle] {
             for action in [
@@ -796,7 +796,7 @@ mod tests {
         ] {
             assert_eq!(plan.to_string(), text);
         }
-        let message = told_departure(PowerRequest::GracefulOff);
+        let message = departure_message(PowerRequest::GracefulOff);
         assert!(
             message.starts_with("graceful power off by pxed because the Machine is deleted"),
             "{message}"
@@ -823,7 +823,7 @@ mod tests {
             (PowerState::On, departure(Some(800), Some(990), false), Plan::Leave(Leave::Changing)),
             (PowerState::On, departure(Some(800), Some(970), false), Plan::PowerOff(PowerRequest::ForceOff)),
             (PowerState::Off, departure(None, None, false), Plan::Depart),
-            (PowerState::Unknown, departure(Some(1), None, false), Plan::Leave(Leave::DepartureAwaited)),
+            (PowerState::Unknown, departure(Some(1), None, false), Plan::Leave(Leave::DeparturePending)),
         ] {
             let observed = Observed { departure: Some(departure), ..observed(&gone, Some(state), None) };
             assert_eq!(plan(&observed), expected, "{state:?} {departure:?}");

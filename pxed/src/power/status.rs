@@ -173,7 +173,7 @@ pub fn identified(status: &mut MachineStatus, identity: &Identity, mut quirks: V
 }
 
 /// Records the pending power change. Returns true if the attempts have just been exhausted.
-pub fn awaits(
+pub fn set_pending(
     status: &mut MachineStatus,
     plan: &Plan,
     state: Option<PowerState>,
@@ -225,7 +225,7 @@ fn describe(
             PoweredOnReason::PowerStateUnknown,
             text("the BMC does not report the power state; pxed changes nothing"),
         ),
-        Plan::Leave(Leave::DepartureAwaited) => {
+        Plan::Leave(Leave::DeparturePending) => {
             (ConditionState::Unknown, PoweredOnReason::PowerStateUnknown, DEPARTURE_AWAITED.to_owned())
         }
         Plan::Leave(Leave::PoweredOffByOperation) => (
@@ -233,8 +233,8 @@ fn describe(
             PoweredOnReason::PoweredOffByOperation,
             format!("{why}; the machine stays off{since} until an operation powerOn or powerCycle"),
         ),
-        Plan::Leave(Leave::AwaitsClaim { is_known }) => {
-            (off, PoweredOnReason::AwaitsClaim, awaits_claim(*is_known).to_owned())
+        Plan::Leave(Leave::ClaimPending { is_known }) => {
+            (off, PoweredOnReason::ClaimPending, claim_pending(*is_known).to_owned())
         }
         Plan::PowerOffIdle(_) | Plan::Leave(Leave::ShuttingDownIdle { .. }) => {
             shutting_down("no claim holds the host (powerPolicy OnClaim)", &since)
@@ -263,7 +263,7 @@ fn describe(
     }
 }
 
-const fn awaits_claim(is_known: bool) -> &'static str {
+const fn claim_pending(is_known: bool) -> &'static str {
     if is_known {
         "no MachineClaim holds the host, and powerPolicy is OnClaim"
     } else {
@@ -399,7 +399,7 @@ mod tests {
         let mut status = MachineStatus::default();
         observed(&mut status, Some(PowerState::On), at(0));
         reachable(&mut status, false, None, at(0));
-        awaits(
+        set_pending(
             &mut status,
             &Plan::Leave(Leave::Running { settled: true }),
             Some(PowerState::On),
@@ -410,7 +410,7 @@ mod tests {
         for second in [60, 299] {
             observed(&mut status, Some(PowerState::On), at(second));
             assert!(!reachable(&mut status, false, None, at(second)));
-            awaits(
+            set_pending(
                 &mut status,
                 &Plan::Leave(Leave::Running { settled: true }),
                 Some(PowerState::On),
@@ -471,7 +471,7 @@ mod tests {
     fn end_of_attempts_is_reported_once() {
         let mut status = MachineStatus::default();
         let plan = Plan::Leave(Leave::Exhausted);
-        assert!(awaits(&mut status, &plan, Some(PowerState::Off), None, at(0)));
-        assert!(!awaits(&mut status, &plan, Some(PowerState::Off), None, at(60)));
+        assert!(set_pending(&mut status, &plan, Some(PowerState::Off), None, at(0)));
+        assert!(!set_pending(&mut status, &plan, Some(PowerState::Off), None, at(60)));
     }
 }

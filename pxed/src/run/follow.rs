@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::machines::Snapshot;
 use crate::machines::source::{
-    Beside, Kept, KeptMachine, SourceState, Sourced, TakeManifests, Update, digest,
+    Kept, KeptMachine, OtherManifests, SourceState, Sourced, TakeManifests, Update, digest,
 };
 use crate::site::Site;
 use crate::store::{Change, Table};
@@ -82,14 +82,19 @@ impl Follower {
     }
 
     /// Makes a set the index. Returns true if the store contains it.
-    async fn take(&mut self, machines: Vec<Sourced>, beside: Beside, mut problems: Vec<String>) -> bool {
+    async fn take(
+        &mut self,
+        machines: Vec<Sourced>,
+        others: OtherManifests,
+        mut problems: Vec<String>,
+    ) -> bool {
         let site = &self.site;
         let last = site.machines.load();
         let snapshot = last.next(&site.name, machines.iter().map(|sourced| sourced.machine.clone()));
         problems.extend(snapshot.problems().iter().map(ToString::to_string));
         let known = snapshot.len();
         site.machines.store(snapshot);
-        problems.extend(self.manifests.take(beside).await);
+        problems.extend(self.manifests.take(others).await);
         let before = site.source.borrow().clone();
         let logged: HashSet<&String> = before.problems.iter().collect();
         for problem in problems.iter().filter(|problem| !logged.contains(problem)) {
@@ -169,8 +174,8 @@ impl Reconcile for Follower {
     async fn turn(&mut self, activation: Activation<Event>) -> Turn {
         let is_kept = match activation {
             Activation::Start => None,
-            Activation::Changed(Event::Update(Update::Set { machines, beside, problems })) => {
-                Some(self.take(machines, beside, problems).await)
+            Activation::Changed(Event::Update(Update::Set { machines, others, problems })) => {
+                Some(self.take(machines, others, problems).await)
             }
             Activation::Changed(Event::Update(Update::Unreachable { reason })) => {
                 self.unreachable(reason);

@@ -32,7 +32,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::manifests::parallel::for_each;
 use super::manifests::parse::{MAX_BYTES, read_manifest};
-use crate::machines::source::{Beside, SourceEnded, Sourced, SourcedConfiguration, SourcedOperation, Update};
+use crate::machines::source::{
+    OtherManifests, SourceEnded, Sourced, SourcedConfiguration, SourcedOperation, Update,
+};
 
 /// Delay between a change notification and reading the directory.
 const DEBOUNCE_DELAY: Duration = Duration::from_millis(150);
@@ -239,7 +241,7 @@ impl Directory {
         let operations = self.files.values().flat_map(|file| file.operations.clone()).collect();
         let configurations = self.files.values().flat_map(|file| file.configurations.clone()).collect();
         let whole = self.files.values().all(|file| file.was_good);
-        Update::Set { machines, beside: Beside { operations, configurations, whole }, problems }
+        Update::Set { machines, others: OtherManifests { operations, configurations, whole }, problems }
     }
 }
 
@@ -465,8 +467,8 @@ mod tests {
         let mut update_after = |text: &str| {
             std::fs::write(&file, text).unwrap();
             directory.read();
-            let Update::Set { beside, problems, .. } = directory.update() else { panic!("a set") };
-            (beside.operations.len(), beside.whole, problems.first().cloned().unwrap_or_default())
+            let Update::Set { others, problems, .. } = directory.update() else { panic!("a set") };
+            (others.operations.len(), others.whole, problems.first().cloned().unwrap_or_default())
         };
         let (operations, whole, problem) = update_after("broken: [");
         assert_eq!((operations, whole), (0, false));

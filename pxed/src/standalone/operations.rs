@@ -561,7 +561,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_restart_beside_a_file_that_cannot_be_read_ends_no_operation() {
+    async fn restart_with_an_unreadable_file_ends_no_operation() {
         let rig = Rig::new();
         let (operations, mut updates) = rig.open(false);
         let one = vec![manifest(1, object("x", "powerCycle"))];

@@ -28,7 +28,7 @@ fn blocked(status: &MachineStatus) -> Option<Cause<'_>> {
         ConfigurationPendingReason::Matched
         | ConfigurationPendingReason::Selected
         | ConfigurationPendingReason::Claimed
-        | ConfigurationPendingReason::AwaitsClaim
+        | ConfigurationPendingReason::ClaimPending
         | ConfigurationPendingReason::ClaimForbidden
         | ConfigurationPendingReason::ControlPlaneProtected => false,
     };

@@ -186,7 +186,7 @@ async fn requests_are_answered_while_a_read_waits() {
 }
 
 #[test]
-fn a_database_that_panics_when_it_is_closed_ends_nobody() {
+fn panic_while_a_database_is_closed_ends_no_task() {
     struct Damaged;
     impl Drop for Damaged {
         fn drop(&mut self) {

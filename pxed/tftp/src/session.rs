@@ -210,7 +210,7 @@ impl Session {
     }
 
     /// Ends the transfer because its client is silent.
-    pub fn give_up(&mut self) {
+    pub fn time_out(&mut self) {
         self.end(Outcome::TimedOut);
     }
 
@@ -231,7 +231,7 @@ impl Session {
             return None;
         }
         if !self.heard && now >= self.unheard_until {
-            self.give_up();
+            self.time_out();
             return None;
         }
         if !self.resuming {

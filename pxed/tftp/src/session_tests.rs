@@ -157,7 +157,7 @@ fn old_acks_from_before_a_roll_over_are_ignored() {
 }
 
 #[test]
-fn waits_double_up_to_the_cap_then_the_client_is_given_up() {
+fn waits_double_up_to_the_cap_then_the_session_ends() {
     let now = Instant::now();
     let retry = Retry { unheard: Duration::from_secs(3600), ..Retry::default() };
     let (mut session, _) = Session::start(&agreed(512, 1, false), 5000, retry, now);

@@ -292,7 +292,7 @@ impl Worker {
             return false;
         };
         if let Some(transfer) = self.transfers.get_mut(&mark) {
-            transfer.session.give_up();
+            transfer.session.time_out();
         }
         self.settle(mark);
         self.places.remove(mark);

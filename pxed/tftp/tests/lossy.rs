@@ -265,7 +265,7 @@ fn file_beyond_65535_blocks_rolls_over() {
 }
 
 #[test]
-fn dead_client_is_given_up() {
+fn session_of_a_dead_client_ends() {
     let mut simulation = Simulation::new(1, Weather { lost: 100, repeated: 0, late: 0 }, 1000, &[]);
     assert_eq!(simulation.run(), Some(Outcome::TimedOut));
 }

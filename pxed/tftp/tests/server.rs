@@ -377,7 +377,7 @@ async fn lost_acknowledgement_is_made_up_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn silent_client_is_given_up() {
+async fn session_of_a_silent_client_ends() {
     let wait = Duration::from_millis(5);
     let retry = Retry { initial: wait, least: wait, most: wait, attempts: 3, ..Retry::default() };
     let rig = rig(Settings { retry, ..settings() });

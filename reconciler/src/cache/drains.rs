@@ -145,7 +145,7 @@ impl Memory {
     }
 
     /// Forgets evictions that are due for a retry.
-    pub fn let_go(&self) {
+    pub fn forget_expired(&self) {
         let now = Instant::now();
         self.held.lock().retain(|_, (until, _)| now < *until);
     }

@@ -133,7 +133,7 @@ impl Index {
     }
 
     /// Returns the other configurations that Machines of this one or waiting Machines name. Their counts include the version of a repave.
-    pub fn beside(&self, configuration: &str) -> BTreeSet<String> {
+    pub fn related_configurations(&self, configuration: &str) -> BTreeSet<String> {
         let names = self.users.get(configuration).into_iter().flatten().chain(&self.waiting);
         let machines = names.filter_map(|name| self.machines.get(name));
         let named: BTreeSet<&str> = machines.flat_map(|machine| Uses::of(machine).names()).collect();

@@ -62,7 +62,7 @@ struct Stand {
     /// Time at which it was first seen taken. Later writes of its executor do not change it.
     taken: Option<Instant>,
     /// True if its end was reported.
-    told: bool,
+    reported: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -102,7 +102,7 @@ impl Whose {
             first,
             came: before.is_some(),
             taken: before.and_then(|before| before.taken).or(is_taken.then_some(since)),
-            told: before.is_some_and(|before| before.told),
+            reported: before.is_some_and(|before| before.reported),
         };
         inner.forget(&name);
         if let Some(machine) = &stand.machine {
@@ -145,8 +145,8 @@ impl Whose {
         let mut inner = self.0.lock();
         let Some(stand) = inner.stands.get_mut(&operation.name_any()) else { return false };
         let is_it = is_finished(operation) && stand.state == reached(operation);
-        let is_news = is_it && stand.uid == operation.metadata.uid && stand.came && !stand.told;
-        stand.told |= is_it;
+        let is_news = is_it && stand.uid == operation.metadata.uid && stand.came && !stand.reported;
+        stand.reported |= is_it;
         is_news && stand.since.elapsed() < REPORT_PERIOD
     }
 

@@ -56,8 +56,8 @@ impl Waits {
         // Another choice begins another attempt.
         let same = before.filter(|starts| starts.selected == selected);
         let chosen = same.map_or(now, |starts| starts.chosen);
-        let begun = same.and_then(|starts| starts.nodeless).unwrap_or((now, is_found));
-        let nodeless = awaited(machine).map(|_| begun);
+        let start = same.and_then(|starts| starts.nodeless).unwrap_or((now, is_found));
+        let nodeless = pending_version(machine).map(|_| start);
         all.insert(name, Starts { uid, selected, chosen, nodeless });
     }
 
@@ -79,7 +79,7 @@ impl Waits {
 }
 
 /// Returns the version that a Machine without a Node waits for. None if the Machine has its Node, or is skipped.
-fn awaited(machine: &Machine) -> Option<&Selected> {
+fn pending_version(machine: &Machine) -> Option<&Selected> {
     let status = machine.status.as_ref()?;
     let is_left = machine.spec.paused || machine.metadata.deletion_timestamp.is_some() || is_claimed(machine);
     let node = status.node_ref.as_ref().map(|node| node.uid.as_str());
@@ -97,7 +97,7 @@ pub fn is_late<'a>(
     wait: Wait,
     is_reported: bool,
 ) -> bool {
-    let (Some(selected), Some(time)) = (awaited(machine), wait.nodeless) else { return false };
+    let (Some(selected), Some(time)) = (pending_version(machine), wait.nodeless) else { return false };
     if wait.is_found && is_reported {
         return true;
     }

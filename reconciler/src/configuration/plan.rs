@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use crate::cache::index::Index;
 use crate::configuration_conditions::{
-    self as conditions, Awaited, Newest, Standing, at_rest, is_missing_reported, leaving, merge,
+    self as conditions, Newest, PendingMachines, Standing, at_rest, is_missing_reported, leaving, merge,
 };
 use crate::cordon;
 use crate::foreign_node::foreign;
@@ -72,8 +72,8 @@ impl Status {
         if before == Some(now) || before.is_none() && now == ControllerEvent::RolloutFinished {
             return None;
         }
-        let told = if now == ControllerEvent::RolloutPaused { DEGRADED } else { PROGRESSING };
-        Some((now, condition(&self.conditions, told).map_or("", |c| &c.message)))
+        let event = if now == ControllerEvent::RolloutPaused { DEGRADED } else { PROGRESSING };
+        Some((now, condition(&self.conditions, event).map_or("", |c| &c.message)))
     }
 
     /// Message if Machines block the deletion of the configuration, and did not before.
@@ -116,7 +116,7 @@ pub struct Reckoned {
     /// State of the configuration, such as whether its Machines change on their own.
     pub standing: Standing,
     /// True if a Machine waits for a Node, also for one that has registered and that its agent does not know.
-    pub awaits_nodes: bool,
+    pub nodes_pending: bool,
 }
 
 /// Plans the writes for one configuration from all objects.
@@ -180,8 +180,8 @@ fn counted(version: &MachineConfigurationVersion, references: &References) -> Op
 
 impl Plan {
     /// Returns true if Machines wait for a Node, so that time alone can change the status.
-    pub fn awaits_nodes(&self) -> bool {
-        self.reckoned.awaits_nodes
+    pub fn nodes_pending(&self) -> bool {
+        self.reckoned.nodes_pending
     }
 
     /// Returns true if there is nothing to write.
@@ -251,7 +251,8 @@ fn reckon(
     made: Option<&MachineConfigurationVersion>,
 ) -> Reckoned {
     let name = configuration.metadata.name.as_deref().unwrap_or_default();
-    let (mut counts, mut awaited, mut awaits_nodes) = (MachineCounts::default(), Awaited::default(), false);
+    let (mut counts, mut pending, mut nodes_pending) =
+        (MachineCounts::default(), PendingMachines::default(), false);
     let is_reported = is_missing_reported(configuration);
     let mut repaved = Repaved { index, made, known: BTreeMap::new() };
     for machine in index.users_of(name) {
@@ -259,21 +260,21 @@ fn reckon(
         let selected = status.selected.as_ref().filter(|selected| selected.name == name);
         let applied = status.applied.as_ref().filter(|applied| applied.name == name);
         let called = machine.metadata.name.as_deref().unwrap_or_default();
-        awaited.users += usize::from(selected.is_some() || applied.is_some());
+        pending.users += usize::from(selected.is_some() || applied.is_some());
         counts.selected += i32::from(selected.is_some());
         // The Node of a claimed host is in another cluster.
         if let Some(selected) = selected.filter(|_| !is_claimed(machine)) {
             if status.node_ref.is_none() {
-                awaited.moving.add(called);
+                pending.moving.add(called);
             }
             let wait = (clocks.wait)(machine);
-            awaits_nodes |= wait.nodeless.is_some();
+            nodes_pending |= wait.nodeless.is_some();
             let versions = || index.versions_of(name).into_iter().map(AsRef::as_ref);
             if wait.nodeless.is_some() && rollout::is_late(machine, versions(), wait, is_reported) {
-                awaited.late.add(called);
+                pending.late.add(called);
             }
             if status.rolled_back.as_ref().is_some_and(|back| back.from.key() == selected.key()) {
-                awaited.rolled_back.add(called);
+                pending.rolled_back.add(called);
             }
             // By the Node, because the last report of a dead host says that its Node is Ready.
             let node = nodes(called).filter(|node| foreign(machine, node).is_none());
@@ -285,12 +286,12 @@ fn reckon(
         if next.is_some_and(|next| next.key() != applied.key()) {
             counts.outdated += 1;
             if status.node_ref.is_some() {
-                awaited.outdated.add(called);
+                pending.outdated.add(called);
             }
         }
     }
-    let standing = at_rest(name, latest, &awaited);
-    Reckoned { latest, newest: usability(newest), counts, standing, awaits_nodes }
+    let standing = at_rest(name, latest, &pending);
+    Reckoned { latest, newest: usability(newest), counts, standing, nodes_pending }
 }
 
 /// Fields that decide which version a repave selects for a Machine with a choice: the configuration, and the
@@ -355,7 +356,7 @@ mod tests {
         json!([condition(PROGRESSING, reason, "how"), condition(DEGRADED, "RolledBack", "what to do")])
     }
 
-    fn told(before: Option<&str>, now: &str) -> Option<(ControllerEvent, String)> {
+    fn event(before: Option<&str>, now: &str) -> Option<(ControllerEvent, String)> {
         let mut object = json!({ "metadata": { "name": "w" }, "spec": { "template": {
             "image": { "reference": "r.example/node:1", "allowTag": true }, "kubernetes": { "version": "v1.34.0" } } } });
         if let Some(before) = before {
@@ -413,7 +414,7 @@ mod tests {
             (Some("Paving"), "UpToDate", None),
             (None, "UpToDate", None),
         ] {
-            assert_eq!(told(before, now), expected, "{before:?} {now}");
+            assert_eq!(event(before, now), expected, "{before:?} {now}");
         }
     }
 }

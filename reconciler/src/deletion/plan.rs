@@ -118,18 +118,18 @@ pub fn plan(
     if let Some(why) = stands_still(machine) {
         return stay(why, "Node");
     }
-    let (step, awaits) = match cordon {
+    let (step, pending) = match cordon {
         // The cordon of a user or an operation stays theirs, even if the policy changes later.
         Some(Cordon::Foreign | Cordon::Operation) => {
             (Step::Empty { anyway: is_over && !is_ready(node) }, None)
         }
         Some(Cordon::Ours(hold)) if is_ours && hold.cordoned => {
-            (Step::Empty { anyway: is_over && !is_ready(node) }, hold.awaits)
+            (Step::Empty { anyway: is_over && !is_ready(node) }, hold.pending)
         }
-        Some(Cordon::Ours(hold)) => (Step::Cordon, hold.awaits),
+        Some(Cordon::Ours(hold)) => (Step::Cordon, hold.pending),
         Some(Cordon::Free) | None => (Step::Cordon, None),
     };
-    let pending = awaits.map(|pods| format!(": waiting for {pods}")).unwrap_or_default();
+    let pending = pending.map(|pods| format!(": waiting for {pods}")).unwrap_or_default();
     let message = format!("Node is being drained{pending}");
     Plan { step, drained: Some((false, DrainedReason::Draining, message)), until: None }
 }

@@ -9,7 +9,7 @@ use bedplate_api::reason::machine::{ConfigurationPendingReason, ReadyReason};
 use super::plan::{Status, by};
 
 /// Returns the Events for the changes of a write, in reading order.
-pub(super) fn told(before: &MachineStatus, after: &Status) -> Vec<(ControllerEvent, String)> {
+pub(super) fn changes(before: &MachineStatus, after: &Status) -> Vec<(ControllerEvent, String)> {
     let mut all = Vec::new();
     match (&before.node_ref, &after.node_ref) {
         (Some(gone), None) => {
@@ -48,7 +48,7 @@ fn trouble(before: &MachineStatus, after: &Status) -> Option<(ControllerEvent, S
     };
     let with_reason = |c: &Condition| format!("{}: {}", c.reason, c.message);
     // A free host of a pool is not a failure.
-    let failed = |c: &&Condition| c.status == "True" && c.reason != ConfigurationPendingReason::AwaitsClaim;
+    let failed = |c: &&Condition| c.status == "True" && c.reason != ConfigurationPendingReason::ClaimPending;
     if let Some(pending) = news(condition_type::CONFIGURATION_PENDING).filter(failed) {
         return Some((ControllerEvent::SelectionFailed, with_reason(pending)));
     }
@@ -125,15 +125,15 @@ mod tests {
         let joined = status(Some(1), Some("n1"), &none);
         let repaved = status(Some(2), None, &none);
         let reasons = |before: &MachineStatus, after: &Status| -> Vec<ControllerEvent> {
-            told(before, after).into_iter().map(|(reason, _)| reason).collect()
+            changes(before, after).into_iter().map(|(reason, _)| reason).collect()
         };
-        assert!(told(&before(&joined), &joined).is_empty());
+        assert!(changes(&before(&joined), &joined).is_empty());
         assert_eq!(
             reasons(&MachineStatus::default(), &joined),
             [ControllerEvent::NodeRegistered, ControllerEvent::VersionSelected]
         );
         assert_eq!(
-            told(&before(&joined), &repaved),
+            changes(&before(&joined), &repaved),
             [
                 (ControllerEvent::NodeDeleted, "Node a deleted; repaving the host with w-v2".to_owned()),
                 (
@@ -151,12 +151,15 @@ mod tests {
             ]),
         );
         assert_eq!(
-            told(&MachineStatus::default(), &pending),
+            changes(&MachineStatus::default(), &pending),
             [(ControllerEvent::SelectionFailed, "NoConfiguration: why".to_owned())]
         );
-        let free = [is("ConfigurationPending", true, "AwaitsClaim"), is("Ready", false, "AwaitsClaim")];
+        let free = [is("ConfigurationPending", true, "ClaimPending"), is("Ready", false, "ClaimPending")];
         let free = status(None, None, &json!(free));
-        assert!(told(&MachineStatus::default(), &free).is_empty(), "a free host of a pool is not a failure");
+        assert!(
+            changes(&MachineStatus::default(), &free).is_empty(),
+            "a free host of a pool is not a failure"
+        );
         for (reason, wanted) in [
             ("NodeNameConflict", Some(ControllerEvent::NodeNameConflict)),
             ("NodeReregistered", Some(ControllerEvent::NodeReregistered)),
@@ -168,10 +171,10 @@ mod tests {
         ] {
             let after = status(Some(1), Some("n1"), &json!([is("Ready", false, reason)]));
             assert_eq!(reasons(&before(&joined), &after), Vec::from_iter(wanted), "{reason}");
-            assert!(told(&before(&after), &after).is_empty(), "{reason}: said already");
+            assert!(changes(&before(&after), &after).is_empty(), "{reason}: said already");
             let mut reworded = before(&after);
             reworded.conditions[0].message = "other words".to_owned();
-            assert!(told(&reworded, &after).is_empty(), "{reason}: no message decides");
+            assert!(changes(&reworded, &after).is_empty(), "{reason}: no message decides");
             let mut edited = before(&after);
             edited.conditions[0].observed_generation = Some(1);
             assert_eq!(

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn h2_node_that_nobody_asked_for_is_not_observed_as_absent() {
+    fn h2_node_that_was_not_requested_is_not_observed_as_absent() {
         let unasked = NodeSeen::Absent;
         assert_eq!(observe(&machine(Some("one"), &json!(null)), unasked), None);
         let absent = json!({ "state": "Absent", "observedGeneration": 2 });

@@ -117,7 +117,7 @@ pub fn plan(
     let chosen = judge(choice, &before);
     let mut after = before.clone();
     let mut stranger = None;
-    let reregistered = registered_anew(machine, &before, node, (configurations, versions), now);
+    let reregistered = reregistration(machine, &before, node, (configurations, versions), now);
     let reregistered = reregistered.filter(|_| !chosen.left_alone);
     if !chosen.left_alone {
         after.selected.clone_from(&chosen.selected);
@@ -236,7 +236,7 @@ fn way_out(
 /// Returns time and message of a Node that registered again (H6). A user who deletes the Node requests a repave. If the kubelet registers again
 /// before the controller sees the deletion, the host is not repaved. `nodeRef.reregisteredTime` records that while a repave would select another
 /// version. A control plane that keeps its slot registers again without a user.
-fn registered_anew(
+fn reregistration(
     machine: &Machine,
     before: &MachineStatus,
     node: NodeSeen<'_>,
@@ -431,9 +431,9 @@ mod tests {
             let found = plan.status.unwrap().conditions.into_iter().find(|c| c.type_ == "Ready").unwrap();
             (found.reason, found.message)
         };
-        let anew = node("n2", "bedplate://a");
+        let recreated = node("n2", "bedplate://a");
         let mut machine = machine(&json!({}));
-        let plan = planned(&machine, NodeSeen::Present(&anew), &[1, 2]);
+        let plan = planned(&machine, NodeSeen::Present(&recreated), &[1, 2]);
         assert_eq!(plan.status.as_ref().unwrap().node_ref.as_ref().unwrap().uid, "n2");
         let Status { conditions, node_ref, .. } = plan.status.clone().unwrap();
         let (reason, message) = ready(plan);
@@ -442,7 +442,7 @@ mod tests {
             message.contains("w-v1") && message.contains("w-v2") && message.contains("delete the Node again")
         );
         assert_ne!(
-            ready(planned(&machine, NodeSeen::Present(&anew), &[1])).0,
+            ready(planned(&machine, NodeSeen::Present(&recreated), &[1])).0,
             ReadyReason::NodeReregistered,
             "nothing newer"
         );
@@ -452,7 +452,7 @@ mod tests {
         status.node_ref = node_ref;
         status.applied.as_mut().unwrap().node_uid = Some("n2".to_owned());
         let again =
-            |machine: &Machine, versions: &[i64]| planned(machine, NodeSeen::Present(&anew), versions);
+            |machine: &Machine, versions: &[i64]| planned(machine, NodeSeen::Present(&recreated), versions);
         assert!(again(&machine, &[1, 2]).status.is_none_or(|status| {
             status.conditions.iter().any(|c| c.reason == ReadyReason::NodeReregistered)
         }));
@@ -465,7 +465,7 @@ mod tests {
 
     #[test]
     fn h6_reregistered_node_is_remembered_while_ready_has_other_reasons() {
-        let (anew, mut machine) = (node("n2", "bedplate://a"), machine(&json!({})));
+        let (recreated, mut machine) = (node("n2", "bedplate://a"), machine(&json!({})));
         let mut look = |paused: bool, off: bool, versions: &[i64]| {
             machine.spec.paused = paused;
             let status = machine.status.as_mut().unwrap();
@@ -473,7 +473,7 @@ mod tests {
             let power = json!({ "type": "PoweredOn", "status": "False", "reason": "PoweredOff", "message": "",
                 "lastTransitionTime": "2026-01-01T00:00:00Z" });
             status.conditions.extend(off.then(|| object::<Condition>(&power)));
-            let plan = planned(&machine, NodeSeen::Present(&anew), versions);
+            let plan = planned(&machine, NodeSeen::Present(&recreated), versions);
             let (status, after) = (machine.status.as_mut().unwrap(), plan.status.unwrap());
             status.node_ref = after.node_ref;
             status.conditions.retain(|c| c.type_ != "Ready");
@@ -567,8 +567,11 @@ mod tests {
         let mut machine = machine(&json!({}));
         (machine.status.as_mut().unwrap().applied, machine.status.as_mut().unwrap().node_ref) = (None, None);
         assert_eq!(message(&machine, &[1]), "waiting for the agent to create the node");
-        let told = message(&machine, &[1, 2]);
-        assert!(told.contains("w-v2 is newer") && told.contains("name w and version 2"), "{told}");
+        let reported = message(&machine, &[1, 2]);
+        assert!(
+            reported.contains("w-v2 is newer") && reported.contains("name w and version 2"),
+            "{reported}"
+        );
         // The pin of a user stays.
         machine.spec.configuration_ref.as_mut().unwrap().version = Some(1);
         assert_eq!(message(&machine, &[1, 2]), "waiting for the agent to create the node");

@@ -100,22 +100,22 @@ pub async fn evict_all(
     drain: &Drain,
     until: Option<Timestamp>,
 ) -> Result<Duration, WriteError> {
-    let (mut awaited, mut blocked) = (Vec::new(), Vec::new());
+    let (mut pending, mut blocked) = (Vec::new(), Vec::new());
     for pod in pods.iter().filter(|pod| pod.has_to_leave()) {
         match evict(world, pod, drain.grace).await? {
             Evicted::Gone => {}
-            Evicted::Accepted => awaited.push(pod.full_name()),
+            Evicted::Accepted => pending.push(pod.full_name()),
             Evicted::Held { why, .. } => {
                 let held = format!("{} ({why})", pod.full_name());
                 blocked.push(held.clone());
-                awaited.push(held);
+                pending.push(held);
             }
         }
     }
-    world.drains.let_go();
-    let awaits = cut(&list(&awaited));
-    if node.annotations().get(DRAIN_PENDING) != Some(&awaits) {
-        annotate(world, node, &json!({ DRAIN_PENDING: awaits })).await?;
+    world.drains.forget_expired();
+    let pending = cut(&list(&pending));
+    if node.annotations().get(DRAIN_PENDING) != Some(&pending) {
+        annotate(world, node, &json!({ DRAIN_PENDING: pending })).await?;
     }
     if let Some(machine) = machine {
         tell_blocked(world, machine, node, &blocked, until);
@@ -214,7 +214,7 @@ pub async fn say_failed(world: &World, node: &Node, failed: &Failed) -> Result<(
 ///
 /// # Errors
 /// [`WriteError`]
-pub async fn say_begun(world: &World, node: &Node, now: Timestamp) -> Result<(), WriteError> {
+pub async fn report_started(world: &World, node: &Node, now: Timestamp) -> Result<(), WriteError> {
     annotate(world, node, &json!({ DRAIN_STARTED: begins(world, node, now) })).await
 }
 

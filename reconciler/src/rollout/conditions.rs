@@ -85,7 +85,7 @@ fn at_hand(member: &Member) -> Option<String> {
             let hold = member.hold.as_ref();
             let since = hold.and_then(|hold| hold.began).map(|began| format!(" since {began:.0}"));
             let pending =
-                hold.and_then(|hold| hold.awaits.as_ref()).map(|pods| format!(", waiting for {pods}"));
+                hold.and_then(|hold| hold.pending.as_ref()).map(|pods| format!(", waiting for {pods}"));
             let (since, pending) = (since.unwrap_or_default(), pending.unwrap_or_default());
             Some(format!("{name} is being drained for {version}{since}{pending}"))
         }
@@ -97,7 +97,7 @@ fn at_hand(member: &Member) -> Option<String> {
 
 fn skipped(member: &Member) -> Option<String> {
     match &member.place {
-        Place::Skipped(skip) => Some(format!("{} ({})", member.name, skip.told())),
+        Place::Skipped(skip) => Some(format!("{} ({})", member.name, skip.message())),
         _ => None,
     }
 }
@@ -130,16 +130,16 @@ fn used_up(rollout: &Rollout, settings: &RollingUpdate) -> Option<String> {
 
 fn degraded(rollout: &Rollout, settings: &RollingUpdate) -> Option<(DegradedReason, String)> {
     let (_, gravest) = rollout.failures().next()?;
-    let told = rollout.failures().map(|(Member { name, .. }, failure)| {
+    let message = rollout.failures().map(|(Member { name, .. }, failure)| {
         format!("{name}: {}; {}", failure.message, failure.remedy.replace("NAME", name))
     });
-    let told: Vec<String> = told.collect();
+    let message: Vec<String> = message.collect();
     let more = if settings.pause_on_failure {
         "rolling update is paused until this is resolved (pauseOnFailure); "
     } else {
         ""
     };
-    Some((gravest.reason, format!("{more}{}", some(&told))))
+    Some((gravest.reason, format!("{more}{}", some(&message))))
 }
 
 /// Returns the first Machines that failed, by name.

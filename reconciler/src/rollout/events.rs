@@ -4,20 +4,20 @@
 use bedplate_rules::drain::{Refusal, list};
 
 use super::observe::{Place, Rollout};
-use crate::cordon::{Failed, GivenUp};
+use crate::cordon::{Failed, UpdateFailure};
 
 /// Returns the reason why the Pods of a Node are not evicted, with the remedy.
-pub(super) fn refused(refusal: &Refusal) -> (GivenUp, String) {
+pub(super) fn refused(refusal: &Refusal) -> (UpdateFailure, String) {
     match refusal {
         Refusal::Unmanaged(names) => (
-            GivenUp::UnmanagedPods,
+            UpdateFailure::UnmanagedPods,
             format!(
                 "no controller re-creates these Pods: {}; delete them, move them by hand, or set rollingUpdate.drain.force",
                 list(names)
             ),
         ),
         Refusal::EmptyDir(names) => (
-            GivenUp::EmptyDirData,
+            UpdateFailure::EmptyDirData,
             format!(
                 "these Pods have an emptyDir, and rollingUpdate.drain.deleteEmptyDirData is false: {}; save the data and delete the Pods",
                 list(names)
@@ -27,7 +27,7 @@ pub(super) fn refused(refusal: &Refusal) -> (GivenUp, String) {
 }
 
 /// Returns the note of a turn that starts.
-pub(super) fn begun(node: &str, version: &str) -> String {
+pub(super) fn started(node: &str, version: &str) -> String {
     format!("rolling update to {version} started; Node {node} is cordoned and drained")
 }
 
@@ -37,7 +37,7 @@ pub(super) fn drained(node: &str, version: &str) -> String {
 }
 
 /// Returns the note of a failed turn.
-pub(super) fn given_up(failed: &Failed) -> String {
+pub(super) fn failed(failed: &Failed) -> String {
     format!("update to {} failed: {}", failed.version, failed.message)
 }
 
@@ -46,7 +46,7 @@ pub(super) fn held(machine: &str, rollout: &Rollout) -> String {
     let member = rollout.members.iter().find(|member| member.name == machine);
     let failed = rollout.failures().next();
     let why = match (member.map(|member| &member.place), failed) {
-        (Some(Place::Skipped(skip)), _) => skip.told(),
+        (Some(Place::Skipped(skip)), _) => skip.message(),
         (Some(Place::Draining(_)), Some((failed, _))) => {
             format!("Machine {} has failed; other Machines wait until this is resolved", failed.name)
         }
@@ -82,7 +82,7 @@ mod tests {
         Member { name: name.to_owned(), unavailable: None, place, hold: None, node_uid: None, departs: false }
     }
 
-    fn told(places: &[(&str, Place)]) -> String {
+    fn message(places: &[(&str, Place)]) -> String {
         let members = places.iter().map(|(name, place)| member(name, place.clone())).collect();
         let configuration = "w".to_owned();
         held("a", &Rollout { configuration, generation: 1, members })
@@ -98,7 +98,7 @@ mod tests {
             (vec![("a", draining())], "w has no rolling update any more"),
             (vec![("a", Place::Outdated("w-v3".to_owned()))], "w-v3 replaces the former target"),
         ] {
-            let note = told(&places);
+            let note = message(&places);
             assert!(note.contains(words), "{note}");
         }
     }

@@ -187,7 +187,7 @@ pub enum Skip {
 
 impl Skip {
     /// Returns the reason and the remedy, for users.
-    pub fn told(&self) -> String {
+    pub fn message(&self) -> String {
         match self {
             Self::Deleting => "Machine is being deleted".to_owned(),
             Self::Paused => "spec.paused is set".to_owned(),

@@ -8,7 +8,7 @@ use bedplate_api::configuration::{IntOrString, MachineConfiguration, RollingUpda
 use jiff::SignedDuration;
 
 use super::observe::{Failure, Member, Place, Rollout};
-use crate::cordon::{Failed, GivenUp};
+use crate::cordon::{Failed, UpdateFailure};
 
 /// Next step of a rolling update.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -166,7 +166,8 @@ fn go_on(rollout: &Rollout, member: &Member, machine: String, node_uid: String, 
         return Step::Drain { machine, node_uid, version };
     }
     let message = "Node was uncordoned during the drain".to_owned();
-    let failed = Failed { version, generation: rollout.generation, reason: GivenUp::Uncordoned, message };
+    let failed =
+        Failed { version, generation: rollout.generation, reason: UpdateFailure::Uncordoned, message };
     Step::Free { machine, node_uid, failed: Some(failed) }
 }
 

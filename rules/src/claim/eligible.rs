@@ -172,7 +172,7 @@ fn is_off_until_claimed(host: &Machine) -> bool {
     let conditions = host.status.iter().flat_map(|status| &status.conditions);
     let is_off = conditions.into_iter().any(|condition| {
         let is_power = condition.type_ == condition_type::POWERED_ON && condition.status == "False";
-        is_power && condition.reason == PoweredOnReason::AwaitsClaim
+        is_power && condition.reason == PoweredOnReason::ClaimPending
     });
     host.spec.power_policy == PowerPolicy::OnClaim && is_off
 }

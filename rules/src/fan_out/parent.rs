@@ -77,10 +77,10 @@ pub fn standing(
     known: &OperationMachines,
     seen: impl Fn(&MachineName) -> Progress,
 ) -> Vec<(MachineName, Progress)> {
-    let begun = |name: &MachineName| seen(name).or(Some(OperationState::Pending));
+    let started = |name: &MachineName| seen(name).or(Some(OperationState::Pending));
     let mut all = BTreeMap::new();
     all.extend(known.not_started.iter().map(|name| (name.clone(), seen(name))));
-    all.extend(known.started.iter().map(|name| (name.clone(), begun(name))));
+    all.extend(known.started.iter().map(|name| (name.clone(), started(name))));
     all.extend(known.complete.iter().map(|name| (name.clone(), Some(OperationState::Complete))));
     all.extend(known.failed.iter().map(|name| (name.clone(), Some(OperationState::Failed))));
     all.into_iter().collect()
@@ -112,15 +112,15 @@ pub fn plan(parent: &MachineOperation, targets: &[(MachineName, Progress)], now:
     let count =
         |state: OperationState| targets.iter().filter(|(_, progress)| *progress == Some(state)).count();
     let (complete, failed) = (count(OperationState::Complete), count(OperationState::Failed));
-    let begun = targets.iter().filter(|(_, progress)| progress.is_some()).count();
-    let running = begun.saturating_sub(complete).saturating_sub(failed);
+    let started = targets.iter().filter(|(_, progress)| progress.is_some()).count();
+    let running = started.saturating_sub(complete).saturating_sub(failed);
     let is_stopped = now.stopped || failed >= number(parent.spec.failure_limit);
     let most =
         if is_stopped { 0 } else { number(parent.spec.max_parallel).saturating_sub(running).min(now.room) };
     let waiting = targets.iter().filter(|(_, progress)| progress.is_none());
     let start: Vec<MachineName> = waiting.take(most).map(|(name, _)| name.clone()).collect();
-    let unbegun = targets.len().saturating_sub(begun);
-    let is_over = running == 0 && start.is_empty() && (unbegun == 0 || is_stopped);
+    let not_started = targets.len().saturating_sub(started);
+    let is_over = running == 0 && start.is_empty() && (not_started == 0 || is_stopped);
     let small = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
     let in_progress = count(OperationState::InProgress) + count(OperationState::Unknown);
     let counts = OperationCounts {
@@ -134,11 +134,11 @@ pub fn plan(parent: &MachineOperation, targets: &[(MachineName, Progress)], now:
     let outcome = match (is_over, targets.is_empty(), failed) {
         (_, true, _) => Some((FanOutOutcome::NothingMatched, "no Machine matches the selector".to_owned())),
         (false, ..) => None,
-        (true, _, 0) if unbegun == 0 => {
+        (true, _, 0) if not_started == 0 => {
             Some((FanOutOutcome::AllComplete, format!("completed on {complete} Machines")))
         }
-        (true, _, 0) => Some((FanOutOutcome::Canceled, format!("not started on {unbegun} Machines"))),
-        (true, ..) => Some((FanOutOutcome::MachinesFailed, failure(targets, failed, unbegun, now))),
+        (true, _, 0) => Some((FanOutOutcome::Canceled, format!("not started on {not_started} Machines"))),
+        (true, ..) => Some((FanOutOutcome::MachinesFailed, failure(targets, failed, not_started, now))),
     };
     let status = MachineOperationStatus {
         state: Some(OperationState::InProgress),
@@ -176,14 +176,14 @@ fn machines(targets: &[(MachineName, Progress)], start: &[MachineName]) -> Opera
     machines
 }
 
-fn failure(targets: &[(MachineName, Progress)], failed: usize, unbegun: usize, now: Now) -> String {
+fn failure(targets: &[(MachineName, Progress)], failed: usize, not_started: usize, now: Now) -> String {
     let names = targets.iter().filter(|(_, progress)| *progress == Some(OperationState::Failed));
     let names: Vec<&str> = names.take(MAX_NAMED_MACHINES).map(|(name, _)| name.as_str()).collect();
     let more = if failed > names.len() { ", ..." } else { "" };
     let mut message = format!("failed on {failed} of {} Machines: {}{more}", targets.len(), names.join(", "));
-    if unbegun > 0 {
+    if not_started > 0 {
         let why = if now.stopped { "" } else { " because of failureLimit" };
-        message.push_str(&format!("; not started on {unbegun}{why}"));
+        message.push_str(&format!("; not started on {not_started}{why}"));
     }
     message
 }

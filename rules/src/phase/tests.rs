@@ -283,7 +283,7 @@ fn summary_names_the_condition_that_is_not_met() {
 fn d1_a_claimed_host_is_ready_when_it_has_joined_its_claimants_cluster() {
     let enrolled = is("Enrolled", "True", "Enrolled");
     let chosen = is("ConfigurationPending", "False", "Selected");
-    let waits = is("ConfigurationPending", "True", "AwaitsClaim");
+    let waits = is("ConfigurationPending", "True", "ClaimPending");
     let paved = is("Paved", "True", "Applied");
     let selected = json!({ "name": "w", "version": 1, "source": "Claim" });
     let reported = |state: &str| {
@@ -296,8 +296,8 @@ fn d1_a_claimed_host_is_ready_when_it_has_joined_its_claimants_cluster() {
     let idle = vec![enrolled.clone(), chosen.clone()];
     let free = vec![enrolled.clone(), waits.clone()];
     for (conditions, more, phase, reason) in [
-        (free.clone(), json!({}), Phase::ConfigurationPending, "AwaitsClaim"),
-        (free.clone(), lost("Released"), Phase::ConfigurationPending, "AwaitsClaim"),
+        (free.clone(), json!({}), Phase::ConfigurationPending, "ClaimPending"),
+        (free.clone(), lost("Released"), Phase::ConfigurationPending, "ClaimPending"),
         (idle.clone(), json!({ "selected": selected }), Phase::Claimed, "AwaitingAgent"),
         (idle.clone(), claim("Released"), Phase::Claimed, "AwaitingAgent"),
         (idle.clone(), claim("AddedLater"), Phase::Claimed, "AwaitingAgent"),

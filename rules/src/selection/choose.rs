@@ -159,7 +159,7 @@ pub(super) fn unclaimed(machine: &Machine) -> Option<Pending> {
             policy.namespaces.join(", ")
         ),
     };
-    Some(pending(ConfigurationPendingReason::AwaitsClaim, message))
+    Some(pending(ConfigurationPendingReason::ClaimPending, message))
 }
 
 fn is_enrolled(machine: &Machine) -> bool {

@@ -39,7 +39,7 @@ pub fn choose_by_claim(
     }
     let live = claim.filter(|claim| claim.metadata.deletion_timestamp.is_none());
     let Some(claim) = live.filter(|claim| !holds_other(machine, claim)) else {
-        return Choice::Pending(awaits_claim(machine));
+        return Choice::Pending(claim_pending(machine));
     };
     match (Known { configurations, versions }).claimed(machine, claim) {
         Ok(select) => Choice::Select(select),
@@ -112,8 +112,8 @@ pub fn was_granted(claim: &MachineClaim) -> bool {
     })
 }
 
-fn awaits_claim(machine: &Machine) -> Pending {
-    let reason = ConfigurationPendingReason::AwaitsClaim;
+fn claim_pending(machine: &Machine) -> Pending {
+    let reason = ConfigurationPendingReason::ClaimPending;
     unclaimed(machine).unwrap_or_else(|| pending(reason, "no MachineClaim holds the host".to_owned()))
 }
 

@@ -33,7 +33,7 @@ pub(crate) fn run(context: &Context) -> Result<Vec<Row>> {
     let registry = Registry::start(&image()?, &site.network, ([127, 0, 0, 1], 5003).into())?;
     site.host.run("systemctl", &["start", "bedplate-agent.service"])?;
     site.select(1)?;
-    site.until_node_is_awaited()?;
+    site.until_node_is_pending()?;
     site.until("the first version is applied", |status| has_applied(status, 1, "a"))?;
     let mut all = repaves(context, &site, &registry);
     all.extend(rest(context, &site));
@@ -71,7 +71,7 @@ fn repave(site: &AgentHost, round: usize) -> Result<Duration> {
     site.delete_node()?;
     wait_for(&started)?;
     let took = since.elapsed();
-    site.until_node_is_awaited()?;
+    site.until_node_is_pending()?;
     site.until("the next version is applied", |status| has_applied(status, version, slot))?;
     Ok(took)
 }
@@ -149,7 +149,7 @@ fn rest(context: &Context, site: &AgentHost) -> Vec<Row> {
         return Vec::new();
     };
     let fresh = "The agent at rest, restarted next to a running node";
-    let anew = site.host.run("systemctl", &["restart", "bedplate-agent.service"]).and_then(|_| {
+    let restarted = site.host.run("systemctl", &["restart", "bedplate-agent.service"]).and_then(|_| {
         pause(SETTLE_DELAY)?;
         look(site)
     });
@@ -160,8 +160,8 @@ fn rest(context: &Context, site: &AgentHost) -> Vec<Row> {
         format!("{:.1} MB of it mapped files, {} threads", taken.resident - taken.own, taken.threads)
     };
     let mut all = row(&format!("{title}: resident memory"), "MB", taken.resident, of(&taken));
-    if let Some(anew) = context.noted(fresh, OURS, anew) {
-        all.extend(row(&format!("{fresh}: resident memory"), "MB", anew.resident, of(&anew)));
+    if let Some(restarted) = context.noted(fresh, OURS, restarted) {
+        all.extend(row(&format!("{fresh}: resident memory"), "MB", restarted.resident, of(&restarted)));
     }
     let processor = taken.processor - before.processor;
     let share = 100.0 * processor / f64::from(seconds);

@@ -123,7 +123,7 @@ impl Repository {
     ) -> Result<String> {
         let configuration = self.place.path().join("clusterctl.yaml");
         std::fs::write(&configuration, &self.configuration)?;
-        let mut command = kubernetes.command_beside(&self.clusterctl);
+        let mut command = kubernetes.command_inside_network(&self.clusterctl);
         command.args(arguments).arg("--config").arg(configuration);
         // Some commands have no flag for it.
         command.env("KUBECONFIG", kubernetes.admin());

@@ -180,7 +180,7 @@ impl Upstream {
         let Installed { manager, address, namespace, process } =
             self.installed.get_mut(index).context("no such manager")?;
         let kubeconfig = kubernetes.service_account(manager.namespace, manager.account)?;
-        let mut command = kubernetes.command_beside(&programs.join(manager.program));
+        let mut command = kubernetes.command_inside_network(&programs.join(manager.program));
         command.arg("--kubeconfig").arg(kubeconfig).arg("--webhook-cert-dir").arg(place).args([
             &*format!("--webhook-port={}", address.port()),
             "--health-addr=0",
@@ -242,7 +242,7 @@ impl Upstream {
             if !process.is_running() {
                 bail!("a manager has ended: {}", last_lines(&process.said(), LOG_LINES_SHOWN));
             }
-            let mut curl = kubernetes.command_beside(Path::new("curl"));
+            let mut curl = kubernetes.command_inside_network(Path::new("curl"));
             // Any answer will do.
             curl.args(["-sk", "--max-time", "5", "--output", "/dev/null", &format!("https://{address}/")]);
             Ok(run(&mut curl).ok().map(drop))

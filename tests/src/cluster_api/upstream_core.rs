@@ -96,7 +96,7 @@ impl CoreManager {
     /// The service account does not exist.
     pub fn command(&self, kubernetes: &Kubernetes, metrics: SocketAddr) -> Result<Command> {
         let kubeconfig = kubernetes.service_account(ACCOUNT.0, ACCOUNT.1)?;
-        let mut command = kubernetes.command_beside(&self.program);
+        let mut command = kubernetes.command_inside_network(&self.program);
         command.arg("--kubeconfig").arg(kubeconfig).arg("--webhook-cert-dir").arg(self.certificates());
         command.args([
             format!("--webhook-port={}", self.webhooks.port()),

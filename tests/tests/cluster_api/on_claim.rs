@@ -81,7 +81,7 @@ fn ends(mut pxed: Process) {
 fn m6_bmc_sees_no_power_on_before_the_claim_exists() {
     let rig = Rig::new("on-claim", 1);
     let mut one = rig.pxeds.start("one");
-    rig.until_powered("False", "AwaitsClaim");
+    rig.until_powered("False", "ClaimPending");
     rig.team.machine("w-1", None);
     rig.site.until(&rig.team, ("bpm", "w-1"), "the data", |found| claims(found, "WaitingForBootstrapData"));
     rig.stays(&[]);
@@ -104,7 +104,7 @@ fn m6_bmc_sees_no_power_on_before_the_claim_exists() {
     rig.pxeds.led_by("one");
     rig.stays(&[Action::On]);
     rig.agent.heartbeat();
-    rig.until_powered("False", "AwaitsClaim");
+    rig.until_powered("False", "ClaimPending");
     rig.stays(&[Action::On, Action::GracefulOff]);
     let machine = pods::get("machine", &rig.agent.name);
     assert_eq!(machine["status"]["power"]["lastAction"]["action"], "IdlePowerOff", "{machine}");
@@ -137,9 +137,9 @@ fn m6_unreachable_api_server_switches_no_host_off() {
     gate.open();
     rig.stays(&[Action::On]);
     // A report counts once pxed knows the claims again. An agent reports repeatedly.
-    rig.pxeds.until_of(("machine", &rig.agent.name), "AwaitsClaim", |machine| {
+    rig.pxeds.until_of(("machine", &rig.agent.name), "ClaimPending", |machine| {
         rig.agent.heartbeat();
-        (condition(machine, "PoweredOn").1 == "AwaitsClaim").then_some(())
+        (condition(machine, "PoweredOn").1 == "ClaimPending").then_some(())
     });
     assert_eq!(rig.server.asked(), [Action::On, Action::GracefulOff]);
     ends(one);

@@ -75,11 +75,11 @@ fn be_the_victim() -> Result<()> {
 }
 
 #[test]
-fn a_killed_run_leaves_nothing_behind_and_touches_nobody_else() -> Result<()> {
+fn killed_run_leaves_nothing_behind_and_touches_no_other_process() -> Result<()> {
     be_the_victim()?;
     let (other, other_directory, mut other_process) = make()?;
     let (mut victim, made) =
-        start_victim("harness::guard::a_killed_run_leaves_nothing_behind_and_touches_nobody_else", None)?;
+        start_victim("harness::guard::killed_run_leaves_nothing_behind_and_touches_no_other_process", None)?;
     let words: Vec<&str> = made.split(' ').collect();
     let [namespace, directory, pid] = words[..] else { anyhow::bail!("{made}") };
     assert!(Path::new("/run/netns").join(namespace).exists());

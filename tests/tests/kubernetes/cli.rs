@@ -289,7 +289,7 @@ async fn versions_of_a_cluster_are_shown_with_what_they_changed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn h7_a_configuration_goes_back_when_somebody_says_yes() {
+async fn h7_configuration_rolls_back_after_a_confirmation() {
     let client = admin().await;
     with_versions(&client, "cli-back", "cli-6").await;
     let template = async || {

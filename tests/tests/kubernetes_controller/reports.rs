@@ -114,8 +114,11 @@ fn each_decision_is_an_event_and_what_stays_as_it_is_is_none() {
     // Told in the order in which things happen: what comes later has passed what would have come before.
     site.objects().delete("node", "told").unwrap();
     site.selected("told", 2);
-    let shown =
-        site.described("machine", "told", &["NodeDeleted", "told-v2 selected by its machineSelector; previously told-v1"]);
+    let shown = site.described(
+        "machine",
+        "told",
+        &["NodeDeleted", "told-v2 selected by its machineSelector; previously told-v1"],
+    );
     assert!(shown.contains("bedplate.dev/controller"), "{shown}");
     let expected = ["NodeDeleted", "NodeRegistered", "VersionApplied", "VersionSelected", "VersionSelected"];
     assert_eq!(site.events("told"), expected, "{shown}");

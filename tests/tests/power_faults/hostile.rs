@@ -48,7 +48,7 @@ fn wrong(rig: &Rig, name: &str) -> (String, String) {
 }
 
 #[test]
-fn a_bmc_that_means_ill_hurts_nobody() {
+fn hostile_bmc_harms_no_other_machine() {
     let rig = Rig::new("hostile-bmc", "127.0.0.2/32");
     let canary = Crooked::start("127.0.0.1", Trick::Nested(1));
     let other = Crooked::start(THERE, Trick::Nested(1));

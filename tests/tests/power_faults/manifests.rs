@@ -41,7 +41,7 @@ fn operation_of_a_manifest_runs_once_over_touch_rename_and_restart() {
 }
 
 #[test]
-fn a_wrong_operation_is_refused_with_file_and_line_and_stops_nobody_else() {
+fn invalid_operation_is_refused_with_file_and_line_and_blocks_no_other() {
     let rig = Rig::new("wrong-manifests", "127.0.0.0/8");
     let station = rig.station("server", Protocol::Ipmi, 1, Delays::default());
     rig.machine("server", &station.spec(1));

@@ -122,7 +122,7 @@ impl<'r> Site<'r> {
 
     /// Returns a program in the network of the rack, with the files of the rack as its working directory.
     pub(crate) fn command(&self, program: &str) -> Command {
-        let mut command = self.kubernetes().command_beside(Path::new(program));
+        let mut command = self.kubernetes().command_inside_network(Path::new(program));
         command.current_dir(self.rack.path());
         command
     }

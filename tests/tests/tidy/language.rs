@@ -27,9 +27,11 @@ pub(crate) enum Part {
     TestName,
     /// Line of production code, with its literals blanked.
     Code,
+    /// Line of any code, with its literals blanked: names of items, fields and variables.
+    Name,
 }
 
-use Part::{Code, Comment, CommentStart, Log, TestName, Text};
+use Part::{Code, Comment, CommentStart, Log, Name, TestName, Text};
 
 const PROSE: &[Part] = &[Comment, Text, Part::Document];
 const PROSE_AND_NAMES: &[Part] = &[Comment, Text, Part::Document, TestName];
@@ -93,6 +95,12 @@ const PATTERNS: &[Pattern] = &[
         &[Code],
         r"const [A-Z]+: (Duration|SignedDuration|usize|[ui](16|32|64)|f64)\b",
         Some("PORT|COOKIE"),
+    ),
+    (
+        "a name uses words of the guide",
+        &[Name],
+        r"(^|[^A-Za-z]|[a-z])(Told|Begun|Anew|Beside|Nobody|Somebody|Whoever|Awaited|Awaits|Mistakes?|GivenUp)([A-Z]|\b)|(\b|_)(told|begun|anew|beside|nobody|somebody|whoever|awaited|awaits|mistakes?|given_up|let_go)(_|\b)",
+        None,
     ),
     ("test name is a claim", &[TestName], r"^fn (what|who|how|whether|nobody|whoever)_", None),
     ("test name has at most 70 characters", &[TestName], r"^fn \w{71,}", None),
@@ -210,6 +218,7 @@ fn parts(source: &Source) -> Vec<(usize, Part, String)> {
         found.extend(log_messages(&production, &blank(&production)).map(|(line, text)| (line, Log, text)));
     }
     let code = source.code();
+    found.extend((1..).zip(code.lines()).map(|(line, code)| (line, Name, code.to_owned())));
     let tests = functions(&code).into_iter().filter(|function| is_test_function(&code, function.line));
     found.extend(tests.map(|function| (function.line, TestName, format!("fn {}", function.name))));
     found
@@ -279,6 +288,7 @@ fn words_are_found_in_the_parts_that_they_are_banned_in() {
         "x/src/y.rs:10 started, not begun",
         "x/src/y.rs:3 constant names subject and unit",
         "x/src/y.rs:6 log message is an event",
+        "x/src/y.rs:9 a name uses words of the guide",
         "x/src/y.rs:9 reported, not told",
         "x/src/y.rs:9 test name is a claim",
     ];

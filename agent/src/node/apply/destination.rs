@@ -218,11 +218,11 @@ mod tests {
         assert_eq!(with(&data(&case.other_pem)), Ok((server.clone(), false)));
         let both = format!("{}{}", case.own.ca_pem, case.other_pem);
         assert_eq!(with(&data(&both)), Ok((server.clone(), false)));
-        let beside = [
+        let both = [
             ("/etc/join/ca.crt", case.own.ca_pem.as_str()),
             ("/etc/join/c.conf", &case.kubeconfig("certificate-authority: ca.crt")),
         ];
-        assert_eq!(case.target(&join, &beside), Ok((server, true)));
+        assert_eq!(case.target(&join, &both), Ok((server, true)));
         for doubtful in ["", "certificate-authority: /of/the/image.crt", "certificate-authority-data: Q0E="] {
             assert!(matches!(with(doubtful), Err(Doubt::Unverified(_))), "{doubtful}");
         }

@@ -11,7 +11,7 @@ use crate::bus::UnitName;
 use crate::bus::journal::last_lines;
 use crate::model::Log;
 use crate::node::effects::Parts;
-use crate::node::log_excerpt::last_told;
+use crate::node::log_excerpt::last_message;
 use crate::slot::paths::service;
 use crate::slot::store::Slots;
 
@@ -58,12 +58,12 @@ async fn of_kubeadm(parts: &Parts, slot: SlotName, kubeadm: String) -> String {
     // The script logs the failure and the retry.
     let own: String =
         kubeadm.lines().filter(|line| !line.starts_with(SCRIPTS)).map(|line| format!("{line}\n")).collect();
-    let last = last_told(&own);
-    if last.is_some_and(|last| !awaits_kubelet(last)) {
+    let last = last_message(&own);
+    if last.is_some_and(|last| !waits_for_kubelet(last)) {
         return kubeadm;
     }
     let kubelet = of_unit(parts, slot, KUBELET).await;
-    if last_told(&kubelet).is_some() {
+    if last_message(&kubelet).is_some() {
         kubelet
     } else if last.is_some() {
         kubeadm
@@ -72,7 +72,7 @@ async fn of_kubeadm(parts: &Parts, slot: SlotName, kubeadm: String) -> String {
     }
 }
 
-fn awaits_kubelet(last: &str) -> bool {
+fn waits_for_kubelet(last: &str) -> bool {
     AWAITS_KUBELET.iter().any(|phase| last.contains(phase))
 }
 
@@ -145,7 +145,7 @@ mod tests {
             ),
             ("bedplate: preKubeadmCommands 1", false),
         ] {
-            assert_eq!(awaits_kubelet(last), expected, "{last}");
+            assert_eq!(waits_for_kubelet(last), expected, "{last}");
         }
     }
 
@@ -159,7 +159,7 @@ mod tests {
                    error: error execution phase kubelet-wait-bootstrap: failed while waiting for the kubelet to start: The HTTP call \
                    equal to 'curl -sSL http://127.0.0.1:10248/healthz' returned error: context deadline exceeded\n\n\
                    To see the stack trace of this error execute with --v=5 or higher\n";
-        assert!(last_told(log).is_some_and(awaits_kubelet));
+        assert!(last_message(log).is_some_and(waits_for_kubelet));
     }
 
     #[test]

@@ -290,10 +290,10 @@ async fn fill(
     let mut files = host_files(parts, slot, &record, &filled).await?;
     // The other files belong to the running slot until this one starts.
     files.retain(|file| file.path.file_name().is_some_and(|name| name.to_string_lossy() == mount));
-    let begun = record.clone();
+    let started = record.clone();
     let changed = parts
         .on_disk(move |slots| {
-            slots.write_record(slot, &begun)?;
+            slots.write_record(slot, &started)?;
             slots.lay(slot, &image.layers)?;
             slots.write_filled(slot, &filled)?;
             slots.write_host(&files)

@@ -32,7 +32,7 @@ pub(super) fn is_kept(seen: &Observed, slot: SlotName) -> bool {
 
 /// Stops and empties a slot permanently. Before that, a joined control plane is removed from its cluster's
 /// etcd, which would count the missing member.
-pub(super) fn give_up(seen: &Observed, slot: SlotName) -> Step {
+pub(super) fn release(seen: &Observed, slot: SlotName) -> Step {
     let joined = seen.slots[slot].joined_control_plane;
     // Recorded after the removal.
     if joined && stage(seen, slot) != Some(&Stage::Retired) {
@@ -84,7 +84,7 @@ pub(super) fn astray(seen: &Observed) -> Option<Plan> {
     };
     let slot = SlotName::ALL.into_iter().find(astray)?;
     if is_drained(seen) {
-        return Some(Plan::Do(give_up(seen, slot)));
+        return Some(Plan::Do(release(seen, slot)));
     }
     if matches!(stage(seen, slot), Some(Stage::Failed { .. })) {
         return Some(Plan::step(slot, Act::RestartTrial));
@@ -109,13 +109,13 @@ pub(super) fn in_the_way(slot: SlotName) -> Plan {
 
 /// Sets the deadline of a trial. A control plane has none. It is not rolled back because something is late,
 /// such as a network plug-in. A stopped etcd member may be the one that its cluster's quorum needs.
-pub(super) fn until(seen: &Observed, slot: SlotName, mut awaited: Wait, deadline: Timestamp) -> Wait {
+pub(super) fn until(seen: &Observed, slot: SlotName, mut pending: Wait, deadline: Timestamp) -> Wait {
     if !is_kept(seen, slot) {
         // After the deadline it waits only for the API server, whose answer wakes the loop.
         let deadline = Some(deadline).filter(|deadline| *deadline > seen.now);
-        awaited.until = [awaited.until, deadline].into_iter().flatten().min();
+        pending.until = [pending.until, deadline].into_iter().flatten().min();
     } else if seen.now >= deadline {
-        awaited.message += "; the control plane in this slot is kept without a time limit";
+        pending.message += "; the control plane in this slot is kept without a time limit";
     }
-    awaited
+    pending
 }

@@ -11,7 +11,7 @@ use crate::model::{Api, Observed, Stage, Step};
 /// Returns the next step that empties the slots of a drained Machine, whatever is in them. None of its slots is the node any more.
 pub(super) fn of_drained(seen: &Observed) -> Option<Step> {
     let slot = SlotName::ALL.into_iter().find(|slot| record(seen, *slot).is_some());
-    slot.filter(|_| is_drained(seen)).map(|slot| control_plane::give_up(seen, slot))
+    slot.filter(|_| is_drained(seen)).map(|slot| control_plane::release(seen, slot))
 }
 
 /// Returns the step that empties a slot whose version is not selected any more, if no other version is put into the slot. A slot that failed keeps

@@ -353,8 +353,8 @@ fn node_that_was_not_read_yet_starts_no_slot() {
 fn passed_deadline_of_a_trial_wakes_nothing() {
     let world = World::new(Some(1));
     let until = |deadline| {
-        let awaited = Wait { reason: PavedReason::ApiServerUnreachable, message: String::new(), until: None };
-        super::control_plane::until(&world.seen, SlotName::A, awaited, deadline).until
+        let pending = Wait { reason: PavedReason::ApiServerUnreachable, message: String::new(), until: None };
+        super::control_plane::until(&world.seen, SlotName::A, pending, deadline).until
     };
     assert_eq!(until(at(1)), Some(at(1)));
     assert_eq!(until(at(0)), None);

@@ -25,9 +25,9 @@ use crate::node::observe_claim::{
     AskedAdmission, CLAIM_SLOT, ClaimSight, WrittenReport, is_for_claims, observe_claim,
 };
 use crate::node::plan::claim::{ClaimPlan, ClaimReport, ClaimStep, Pending, plan_claim};
-use crate::node::report::{Trouble, slot_told};
+use crate::node::report::{Trouble, slot_states};
 use crate::node::status_file::Planned;
-use crate::plane::NodeTold;
+use crate::plane::NodeStatusReport;
 
 /// Delay after a report that failed.
 const REPORT_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
@@ -161,9 +161,9 @@ impl NodeLoop {
     ) {
         self.say_claim(sight, planned, None, None);
         let started = Instant::now();
-        let (told, mut progress) = watch::channel(None);
+        let (sender, mut progress) = watch::channel(None);
         let say = move |text: String| {
-            told.send_replace(Some(text));
+            sender.send_replace(Some(text));
         };
         let cancel = CancellationToken::new();
         let memory = std::mem::take(&mut self.claim);
@@ -321,12 +321,12 @@ impl NodeLoop {
             }
         };
         let machine = sight.seen.machine.as_ref();
-        let node = NodeTold {
+        let node = NodeStatusReport {
             generation: machine.and_then(|machine| machine.metadata.generation),
-            slots: slot_told(&sight.slots),
+            slots: slot_states(&sight.slots),
             paved: Some(paved),
             claim: memory.record().map(machine_status),
-            ..NodeTold::default()
+            ..NodeStatusReport::default()
         };
         METRICS.node(sight.observed.api, &node.slots);
         let before = self.standing.clone();

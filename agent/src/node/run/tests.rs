@@ -50,7 +50,7 @@ mod trials;
 
 struct FakePlane {
     seen: watch::Sender<Seen>,
-    told: Mutex<Vec<NodeTold>>,
+    reported: Mutex<Vec<NodeStatusReport>>,
     /// A live GET says that the Node is there, whatever the watch said.
     there: AtomicBool,
     standalone: AtomicBool,
@@ -71,8 +71,8 @@ impl Decider for FakePlane {
     async fn report(&self, _: &Report) -> Result<(), AskServerError> {
         Ok(())
     }
-    fn tell_node(&self, told: NodeTold) {
-        self.told.lock().unwrap().push(told);
+    fn report_node(&self, reported: NodeStatusReport) {
+        self.reported.lock().unwrap().push(reported);
     }
     async fn write_operation(
         &self,
@@ -300,11 +300,11 @@ impl World {
             machines.add(&machine(slot).parse().unwrap(), Leader::new(number(slot)).unwrap());
         }
         let seen = Seen { api: Api::Live, ours: true, node: NodeState::Absent, ..Seen::default() };
-        let (told, there, standalone, compared, requests, claims) = Default::default();
+        let (reported, there, standalone, compared, requests, claims) = Default::default();
         let seen = watch::channel(seen).0;
         let plane = Arc::new(FakePlane {
             seen,
-            told,
+            reported,
             there,
             standalone,
             compared,
@@ -502,8 +502,8 @@ impl World {
         panic!("it does not come to rest: {:?}", agent.standing);
     }
 
-    fn told(&self) -> NodeTold {
-        self.plane.told.lock().unwrap().last().cloned().unwrap()
+    fn reported(&self) -> NodeStatusReport {
+        self.plane.reported.lock().unwrap().last().cloned().unwrap()
     }
 }
 
@@ -525,7 +525,7 @@ fn a_selected_version_is_paved_and_the_next_one_waits_prepared() {
         let mut world = World::new();
         let mut agent = world.agent();
         assert_eq!(agent.advance().await, Pause::Open);
-        assert_eq!(world.told().paved.unwrap().reason, PavedReason::NoVersionSelected);
+        assert_eq!(world.reported().paved.unwrap().reason, PavedReason::NoVersionSelected);
         world.select(1);
         assert_eq!(world.settled().await, "Applied");
         assert!(is_applied(&world, SlotName::A, 1) && world.runs(SlotName::A).await);
@@ -541,16 +541,19 @@ fn a_selected_version_is_paved_and_the_next_one_waits_prepared() {
             std::fs::read_to_string(shared.join("kubeconfig")).unwrap().contains("https://k.example:6443")
         );
         assert!(shared.join("kubeadm.yaml").exists());
-        let told = world.told();
-        assert_eq!(told.applied.as_ref().map(|applied| applied.version), Some(1));
-        assert_eq!(told.paved.as_ref().unwrap().status, Truth::True);
-        assert_eq!(told.node_ready.as_ref().unwrap().reason, NodeReadyReason::NodeReady);
+        let reported = world.reported();
+        assert_eq!(reported.applied.as_ref().map(|applied| applied.version), Some(1));
+        assert_eq!(reported.paved.as_ref().unwrap().status, Truth::True);
+        assert_eq!(reported.node_ready.as_ref().unwrap().reason, NodeReadyReason::NodeReady);
         // Another version is selected: nothing runs again, but the version is prepared.
         world.select(2);
         assert_eq!(world.settled().await, "Applied");
         assert!(is_applied(&world, SlotName::A, 1) && !world.runs(SlotName::B).await);
-        let told = world.told();
-        assert_eq!((told.slots[0].state, told.slots[1].state), (SlotState::Running, SlotState::Prepared));
+        let reported = world.reported();
+        assert_eq!(
+            (reported.slots[0].state, reported.slots[1].state),
+            (SlotState::Running, SlotState::Prepared)
+        );
         let asked = world.images.asked.load(Ordering::Relaxed);
         world.delete_node(2);
         assert_eq!(world.settled().await, "Applied");
@@ -572,20 +575,20 @@ fn failed_bootstrap_is_rolled_back_and_refused_until_a_new_selection() {
         assert_eq!(world.settled().await, "VersionRejected");
         assert!(is_applied(&world, SlotName::A, 1) && world.runs(SlotName::A).await);
         assert!(!world.runs(SlotName::B).await);
-        let told = world.told();
-        let back = told.rolled_back.unwrap();
+        let reported = world.reported();
+        let back = reported.rolled_back.unwrap();
         assert_eq!((back.from.version, back.to.version), (2, 1));
         assert!(
             back.message.contains("kubeadm failed") && back.message.contains("no such cluster"),
             "{}",
             back.message
         );
-        assert_eq!(told.slots[1].state, SlotState::Failed);
+        assert_eq!(reported.slots[1].state, SlotState::Failed);
         world.delete_node(3);
         assert_eq!(world.settled().await, "Applied");
         assert!(is_applied(&world, SlotName::B, 3));
         assert_eq!(world.parts.slots.ledger().unwrap().refused, []);
-        assert_eq!(world.told().rolled_back, None);
+        assert_eq!(world.reported().rolled_back, None);
     });
 }
 
@@ -599,7 +602,7 @@ fn failed_trial_without_a_former_slot_is_counted_and_retried_later() {
         let ledger = world.parts.slots.ledger().unwrap();
         assert_eq!((ledger.failures, ledger.refused.len()), (1, 0));
         assert!(ledger.not_before.unwrap() > Timestamp::now());
-        let paved = world.told().paved.unwrap();
+        let paved = world.reported().paved.unwrap();
         assert_eq!((paved.status, paved.reason), (Truth::False, PavedReason::BackOff));
         assert!(paved.message.contains("no such cluster"), "{}", paved.message);
         // A person mends it, and time passes.
@@ -655,13 +658,13 @@ fn a_probe_that_fails_until_the_time_is_over_is_a_failed_gate() {
                 break;
             }
         }
-        assert_eq!(world.told().paved.unwrap().reason, PavedReason::SandboxFailed);
+        assert_eq!(world.reported().paved.unwrap().reason, PavedReason::SandboxFailed);
         // Its time is over.
         let mut record = world.record(SlotName::B).unwrap();
         record.timeout_seconds = 0;
         world.parts.slots.write_record(SlotName::B, &record).unwrap();
         assert_eq!(world.settled().await, "VersionRejected");
-        let back = world.told().rolled_back.unwrap();
+        let back = world.reported().rolled_back.unwrap();
         assert!(back.message.starts_with("failed to start a Pod sandbox: "), "{}", back.message);
     });
 }
@@ -698,7 +701,7 @@ fn failure_is_reported_with_its_reason_and_retried() {
         for _ in 0..12 {
             world.react().await;
             agent.advance().await;
-            seen.insert(world.told().paved.unwrap().reason);
+            seen.insert(world.reported().paved.unwrap().reason);
         }
         assert!(seen.contains(&PavedReason::UnitFailed), "{seen:?}");
         let error = agent.standing.last_error.clone().unwrap();
@@ -707,9 +710,9 @@ fn failure_is_reported_with_its_reason_and_retried() {
         // D-Bus goes away for a while.
         world.units.fail("state", Fault::Away);
         assert_eq!(agent.advance().await, Pause::AtMost(RETRY_DELAY));
-        let paved = world.told().paved.unwrap();
+        let paved = world.reported().paved.unwrap();
         assert_eq!((paved.status, paved.reason), (Truth::Unknown, PavedReason::DbusError));
-        assert_eq!(world.told().slots.len(), 2, "what was known stays");
+        assert_eq!(world.reported().slots.len(), 2, "what was known stays");
         assert_eq!(world.settled().await, "Applied");
         assert!(world.directory.path().join("run/node.json").exists());
         let version = VersionRef { name: "workers".to_owned(), version: 1 };

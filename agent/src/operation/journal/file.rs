@@ -33,7 +33,7 @@ pub struct Note {
     /// Boot ID of the kernel at the start.
     pub boot_id: String,
     /// Time of the start.
-    pub begun: Timestamp,
+    pub started: Timestamp,
     /// Result of the operation; none: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<End>,
@@ -121,9 +121,9 @@ impl Notes for NoteDirectory {
 /// they are thirty days old. Beyond 256 notes, the oldest ones are removed earlier.
 pub fn outdated(notes: &[Note], objects: &[&str], now: Timestamp) -> Vec<String> {
     let mut gone: Vec<&Note> = notes.iter().filter(|note| !objects.contains(&note.uid.as_str())).collect();
-    gone.sort_by_key(|note| note.begun);
+    gone.sort_by_key(|note| note.started);
     let over = notes.len().saturating_sub(MAX_NOTES);
-    let old = |note: &Note| now.duration_since(note.begun) > NOTE_RETENTION;
+    let old = |note: &Note| now.duration_since(note.started) > NOTE_RETENTION;
     let outdated = gone.iter().enumerate().filter(|(place, note)| *place < over || old(note));
     outdated.map(|(_, note)| note.uid.clone()).collect()
 }
@@ -138,8 +138,8 @@ mod tests {
         Timestamp::from_second(1_800_000_000 + seconds).unwrap()
     }
 
-    fn note(uid: &str, begun: i64) -> Note {
-        Note { uid: uid.into(), name: "n".into(), boot_id: "b".into(), begun: at(begun), end: None }
+    fn note(uid: &str, started: i64) -> Note {
+        Note { uid: uid.into(), name: "n".into(), boot_id: "b".into(), started: at(started), end: None }
     }
 
     #[tokio::test]

@@ -100,7 +100,7 @@ pub(super) struct NodeFollower {
     name: MachineName,
     /// Signal that the slots may have changed.
     look: Arc<Notify>,
-    told: watch::Sender<OwnNode>,
+    reported: watch::Sender<OwnNode>,
     followed: Option<Followed>,
     /// Time at which the latest watch was opened.
     tried: Option<Instant>,
@@ -122,9 +122,9 @@ impl NodeFollower {
         kubelet: Arc<dyn FindKubelet>,
         name: MachineName,
         look: Arc<Notify>,
-        told: watch::Sender<OwnNode>,
+        reported: watch::Sender<OwnNode>,
     ) -> Self {
-        Self { kubelet, name, look, told, followed: None, tried: None }
+        Self { kubelet, name, look, reported, followed: None, tried: None }
     }
 
     /// Drops the watch if the credential changed, or if it fails while the slot changes, because the slot's
@@ -145,7 +145,7 @@ impl NodeFollower {
             // It is not known whether the API server would answer.
             Err(why) => return Some(self.silence(why, true)),
         };
-        publish(&self.told, own);
+        publish(&self.reported, own);
         Some(Turn::Idle)
     }
 
@@ -166,7 +166,7 @@ impl NodeFollower {
     }
 
     fn silence(&self, why: String, runs_api: bool) -> Turn {
-        publish(&self.told, OwnNode::Silent { why, runs_api });
+        publish(&self.reported, OwnNode::Silent { why, runs_api });
         Turn::At(Instant::now() + POLL_INTERVAL)
     }
 
@@ -186,7 +186,7 @@ impl NodeFollower {
             }
         }
         if let Some(own) = followed.node.own() {
-            publish(&self.told, own);
+            publish(&self.reported, own);
         }
         Turn::Idle
     }
@@ -223,7 +223,7 @@ impl Reconcile for NodeFollower {
             }
             Activation::Changed(Woken::Watch(Some(event))) => {
                 if let Some(followed) = &mut self.followed {
-                    followed.take(event, &self.told);
+                    followed.take(event, &self.reported);
                 }
             }
             Activation::Changed(Woken::Watch(None)) => self.followed = None,
@@ -237,8 +237,8 @@ impl Reconcile for NodeFollower {
     }
 }
 
-fn publish(told: &watch::Sender<OwnNode>, own: OwnNode) {
-    told.send_if_modified(|known| {
+fn publish(reported: &watch::Sender<OwnNode>, own: OwnNode) {
+    reported.send_if_modified(|known| {
         let changed = *known != own;
         *known = own;
         changed
@@ -309,7 +309,7 @@ impl Followed {
         Ok(Self { joined, access, events, accepted, node, silent: false })
     }
 
-    fn take(&mut self, event: Result<Event<Node>, watcher::Error>, told: &watch::Sender<OwnNode>) {
+    fn take(&mut self, event: Result<Event<Node>, watcher::Error>, reported: &watch::Sender<OwnNode>) {
         match event {
             Ok(event) => {
                 self.silent = false;
@@ -318,7 +318,7 @@ impl Followed {
             Err(error) => {
                 // A Node that was gone may come while the watch is broken.
                 (self.silent, self.node.absent) = (true, false);
-                publish(told, OwnNode::Silent { why: why(error), runs_api: self.joined.runs_api });
+                publish(reported, OwnNode::Silent { why: why(error), runs_api: self.joined.runs_api });
             }
         }
     }

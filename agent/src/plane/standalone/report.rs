@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use crate::https::pxed::PxedClient;
 use crate::plane::Seen;
 use crate::plane::slot_home::OwnNode;
-use crate::plane::status::{NodeTold, conditions};
+use crate::plane::status::{NodeStatusReport, conditions};
 
 /// Minimum interval between two reports about the node.
 const MIN_REPORT_INTERVAL: Duration = Duration::from_secs(5);
@@ -25,7 +25,7 @@ const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 /// Reports the state of the node when it has changed or pxed has lost it. Ends with the node's loop.
 pub(super) struct Reporter {
     client: watch::Receiver<PxedClient>,
-    node: watch::Receiver<Option<NodeTold>>,
+    node: watch::Receiver<Option<NodeStatusReport>>,
     own: watch::Receiver<OwnNode>,
     seen: watch::Receiver<Seen>,
     before: MachineStatus,
@@ -35,7 +35,7 @@ pub(super) struct Reporter {
 impl Reporter {
     pub(super) fn new(
         client: watch::Receiver<PxedClient>,
-        node: watch::Receiver<Option<NodeTold>>,
+        node: watch::Receiver<Option<NodeStatusReport>>,
         own: watch::Receiver<OwnNode>,
         seen: watch::Receiver<Seen>,
     ) -> Self {
@@ -44,15 +44,15 @@ impl Reporter {
 
     /// Returns the report that is due, and the Machine as pxed sent it last.
     fn next(&mut self) -> Option<(Word, Arc<Machine>)> {
-        let told = self.node.borrow_and_update().clone()?;
+        let reported = self.node.borrow_and_update().clone()?;
         let Some(machine) = self.seen.borrow_and_update().machine.clone() else {
             // pxed does not know this Machine, or no longer: it has lost the former reports too.
             self.taken = None;
             return None;
         };
-        self.before.conditions = conditions(&told, &self.before, Timestamp::now());
+        self.before.conditions = conditions(&reported, &self.before, Timestamp::now());
         let own = self.own.borrow_and_update().clone();
-        let word = Word::new(told, self.before.conditions.clone(), &own, &machine);
+        let word = Word::new(reported, self.before.conditions.clone(), &own, &machine);
         let holds = self.taken.as_mut().is_some_and(|taken| taken.holds(&word, &machine, Instant::now()));
         (!holds).then_some((word, machine))
     }
@@ -79,7 +79,7 @@ impl Reconcile for Reporter {
         }
         if let Some((word, machine)) = self.next() {
             let client = self.client.borrow().clone();
-            if let Err(error) = client.tell_node(&word.report).await {
+            if let Err(error) = client.report_node(&word.report).await {
                 return Turn::Retry(error.into());
             }
             let taken = self.taken.insert(Taken { word, machine, at: Instant::now() });
@@ -136,7 +136,12 @@ struct Word {
 }
 
 impl Word {
-    fn new(told: NodeTold, conditions: Vec<Condition>, own: &OwnNode, machine: &Arc<Machine>) -> Self {
+    fn new(
+        reported: NodeStatusReport,
+        conditions: Vec<Condition>,
+        own: &OwnNode,
+        machine: &Arc<Machine>,
+    ) -> Self {
         let node_ref = machine.status.as_ref().and_then(|status| status.node_ref.as_ref());
         let (mut node, mut node_gone) = (None, None);
         match own {
@@ -153,9 +158,9 @@ impl Word {
         }
         let machine = node_gone.is_some().then(|| Arc::clone(machine));
         let report = NodeReport {
-            applied: told.applied,
-            slots: told.slots,
-            rolled_back: told.rolled_back,
+            applied: reported.applied,
+            slots: reported.slots,
+            rolled_back: reported.rolled_back,
             conditions,
             node,
             node_gone,
@@ -190,7 +195,7 @@ mod tests {
     }
 
     fn word(own: &OwnNode, machine: &Arc<Machine>) -> Word {
-        Word::new(NodeTold::default(), Vec::new(), own, machine)
+        Word::new(NodeStatusReport::default(), Vec::new(), own, machine)
     }
 
     #[test]
@@ -218,12 +223,12 @@ mod tests {
 
     /// A node that runs and is in its cluster.
     fn healthy(machine: &Arc<Machine>) -> Word {
-        let told = NodeTold {
+        let reported = NodeStatusReport {
             applied: serde_json::from_value(json!({ "name": "w", "version": 1, "slot": "a" })).unwrap(),
             slots: serde_json::from_value(json!([{ "name": "a", "state": "Running" }])).unwrap(),
-            ..NodeTold::default()
+            ..NodeStatusReport::default()
         };
-        Word::new(told, Vec::new(), &present(), machine)
+        Word::new(reported, Vec::new(), &present(), machine)
     }
 
     #[test]

@@ -45,7 +45,7 @@ fn gone(uid: &str) -> Asked {
 }
 
 #[test]
-fn the_own_objects_are_known_without_what_nobody_reads() {
+fn own_objects_are_kept_without_fields_that_are_not_read() {
     let status = json!({ "enrollment": { "certificateFingerprint": Digest::from_sha256([0xab; 32]) } });
     let (mut view, start) = listed(vec![machine("m", &status)], vec![node("node-2"), node("node-1")]);
     let (seen, _) = view.seen(start);

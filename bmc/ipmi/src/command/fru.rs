@@ -64,8 +64,8 @@ impl Command for ReadFru {
 
     fn answer(&self, data: &[u8]) -> Result<Vec<u8>, ParsePacketError> {
         let mut reader = Reader(data);
-        let told = usize::from(reader.byte()?) << u32::from(self.words);
-        let most = told.min(self.count.into());
+        let count = usize::from(reader.byte()?) << u32::from(self.words);
+        let most = count.min(self.count.into());
         Ok(reader.0.get(..most).unwrap_or(reader.0).to_vec())
     }
 }

@@ -70,8 +70,8 @@ fn read(memory: &[u8], words: bool, most: usize, refuses: bool) -> (Fru, usize) 
             continue;
         }
         let octets = &memory[from..(from + count.min(most)).min(memory.len())];
-        let told = u8::try_from(if words { octets.len() / 2 } else { octets.len() }).unwrap();
-        reader.take(&ask.answer(&[&[told], octets].concat()).unwrap());
+        let count = u8::try_from(if words { octets.len() / 2 } else { octets.len() }).unwrap();
+        reader.take(&ask.answer(&[&[count], octets].concat()).unwrap());
     }
     (reader.finish(), reads)
 }

@@ -154,7 +154,7 @@ impl Active {
         }
         let Some(attempt) = sent.attempt.next(&out.settings.retry, now) else {
             if sent.message.request.once && self.phase == Phase::Ready {
-                return give_up(out, sent.ticket);
+                return abandon(out, sent.ticket);
             }
             return self.lose(out, sent.ticket);
         };
@@ -202,19 +202,19 @@ impl Active {
             out.events.push_back(Event::Serial(payload.to_vec()));
             return Next::Stay;
         }
-        let answer = ResponseMessage::parse(&payload).ok().filter(|answer| self.is_awaited(answer));
+        let answer = ResponseMessage::parse(&payload).ok().filter(|answer| self.is_expected(answer));
         let Some(answer) = answer else {
             counters.ignored = counters.ignored.saturating_add(1);
             return Next::Stay;
         };
         let Some(sent) = self.sent.take() else { return Next::Stay };
         if self.phase == Phase::Raising && answer.response.completion == Completion::Duplicate {
-            return self.ask_anew(out, sent, now);
+            return self.ask_again(out, sent, now);
         }
         self.answered(out, sent.ticket, answer.response)
     }
 
-    fn is_awaited(&self, answer: &ResponseMessage) -> bool {
+    fn is_expected(&self, answer: &ResponseMessage) -> bool {
         self.sent.as_ref().is_some_and(|sent| {
             let request = &sent.message.request;
             answer.sequence == sent.message.sequence
@@ -224,7 +224,7 @@ impl Active {
     }
 
     /// Repeats the setting of a privilege as another request, which the BMC does not treat as a duplicate.
-    fn ask_anew(&mut self, out: &mut Outbox, sent: Sent, now: Instant) -> Next {
+    fn ask_again(&mut self, out: &mut Outbox, sent: Sent, now: Instant) -> Next {
         let Some(attempt) = sent.attempt.next(&out.settings.retry, now) else {
             return self.lose(out, sent.ticket);
         };
@@ -252,7 +252,7 @@ impl Active {
                 return Next::Over;
             }
             // The request arrived earlier, and its answer was lost. Its result is unknown.
-            (Phase::Ready, Completion::Duplicate) => return give_up(out, ticket),
+            (Phase::Ready, Completion::Duplicate) => return abandon(out, ticket),
             (Phase::Ready, _) => {
                 if let Some(ticket) = ticket {
                     out.events.push_back(Event::Answer(ticket, Ok(response)));
@@ -268,7 +268,7 @@ fn close_request(managed: u32) -> Request {
 }
 
 /// The result of a request is not known. One lost datagram does not end the session: the next request shows whether it is open.
-fn give_up(out: &mut Outbox, ticket: Option<Ticket>) -> Next {
+fn abandon(out: &mut Outbox, ticket: Option<Ticket>) -> Next {
     out.events.extend(ticket.map(|ticket| Event::Answer(ticket, Err(RequestError::Unanswered))));
     Next::Stay
 }

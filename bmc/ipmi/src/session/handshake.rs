@@ -51,7 +51,7 @@ impl Handshake {
     }
 
     /// Returns true if the BMC may have the session in its table.
-    pub(super) fn has_begun(&self) -> bool {
+    pub(super) fn has_started(&self) -> bool {
         !matches!(self.place, Place::Asking)
     }
 

@@ -383,7 +383,7 @@ fn a_locked_account_is_refused_before_its_password_is_tried() {
 }
 
 #[test]
-fn a_key_of_the_bmc_is_used_beside_the_password() {
+fn key_of_the_bmc_is_used_in_addition_to_the_password() {
     let console = Settings { key: Some(password("bmc key")), ..settings(Suite::Sha256) };
     let bmc = managed::Settings { key: Some(password("bmc key")), ..managed_settings() };
     let mut world = World::new(console, bmc, Network::default(), 1);

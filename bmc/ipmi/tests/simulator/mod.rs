@@ -114,7 +114,7 @@ impl Simulator {
     }
 
     /// Waits until the machine got this command.
-    pub(crate) async fn told(&self, what: &str) {
+    pub(crate) async fn received(&self, what: &str) {
         let begin = Instant::now();
         while !self.calls().contains(what) {
             assert!(begin.elapsed() < Duration::from_secs(20), "{what:?} in {:?}", self.calls());

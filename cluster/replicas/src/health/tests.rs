@@ -182,7 +182,7 @@ fn hc5_marked_and_deleting_machines_are_not_marked_again() {
 }
 
 #[test]
-fn hc6_lost_connection_judges_nobody() {
+fn hc6_lost_connection_judges_no_machine() {
     let lost = |name: &str| Target {
         node: NodeView::Unknown,
         conditions: vec![condition("InfrastructureReady", "False", 1)],

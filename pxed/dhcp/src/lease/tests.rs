@@ -129,7 +129,7 @@ fn offer_of_another_address_frees_the_offered_one() {
 }
 
 #[test]
-fn a_declined_address_is_nobodys_until_its_time_has_passed() {
+fn declined_address_is_not_offered_until_its_time_has_passed() {
     let mut table = table("10.7.0.10-10.7.0.10");
     let address = take(&mut table, 1, 0).unwrap();
     assert!(table.decline(address, &holder(2), 0, 100).is_none());

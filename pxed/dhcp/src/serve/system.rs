@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_send_buffer_holds_up_nobody() {
+    fn full_send_buffer_does_not_block_other_clients() {
         // Blocking, as the real sockets are; the other end never reads.
         let (socket, _other) = UnixDatagram::pair().unwrap();
         let message = Outgoing { header: &[0; 42], payload: &[0; 548], route: None };

@@ -93,7 +93,7 @@ fn a_file_that_is_in_use_is_an_error_and_stays_where_it_is() {
 }
 
 #[test]
-fn a_lease_file_that_panics_when_it_is_closed_ends_nobody() {
+fn panic_while_a_lease_file_is_closed_ends_no_server() {
     struct Damaged;
     impl Drop for Damaged {
         fn drop(&mut self) {

@@ -73,7 +73,7 @@ async fn standalone() -> (Agents, LocalOperations) {
     let secrets = NodeSecrets::new(rig.directory.path().join("secrets"));
     let (machines, registry) = (rig.machines.clone(), rig.registry.clone());
     let plane = LocalAgents { machines, registry, operations: operations.clone(), choice, secrets };
-    (Agents::start_beside(rig, signer, Arc::new(plane)).await, operations)
+    (Agents::start_with_plane(rig, signer, Arc::new(plane)).await, operations)
 }
 
 #[tokio::test]
@@ -265,7 +265,7 @@ async fn agent_without_a_cluster_knows_the_generation_of_its_machine() {
 }
 
 /// Enrolls another host next to node1, with its own key and certificate.
-async fn beside(agents: &Agents) -> reqwest::Client {
+async fn second_host(agents: &Agents) -> reqwest::Client {
     let by_hand = json!({ "provider": "manual" });
     let both =
         [crate::http::tests::machine("node1", &plain()), crate::http::tests::machine("node2", &by_hand)];
@@ -314,7 +314,7 @@ async fn flood(
 #[tokio::test]
 async fn flooding_host_is_rate_limited_and_other_host_is_not_affected() {
     let (agents, operations) = standalone().await;
-    let healthy = beside(&agents).await;
+    let healthy = second_host(&agents).await;
     let key = KeyPair::generate().unwrap();
     let (certificate, _) = agents.enrolled(1, &key).await;
     let hostile = agents.client(Some((&certificate, &key)));

@@ -354,7 +354,7 @@ impl Supervisor {
             return if self.ever.contains(name) { Absence::Gone } else { Absence::Elsewhere };
         }
         self.absent.begin(name, later(self.shared.now(), MISSING_MACHINE_GRACE));
-        if self.absent.is_ripe(name) { Absence::Missing } else { Absence::Awaited }
+        if self.absent.is_ripe(name) { Absence::Missing } else { Absence::Pending }
     }
 
     fn begin(&mut self, name: &MachineName, assignment: Assignment) {

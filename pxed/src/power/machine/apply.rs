@@ -13,7 +13,7 @@ use crate::power::bmc::connection::{Answer, NoAnswer, Question};
 use crate::power::bmc::limits::For;
 use crate::power::plan::breaker::later;
 use crate::power::plan::operation::{Failure, PENDING_POLL_INTERVAL};
-use crate::power::plan::{Departure, Leave, Plan, departure_action, idle_message, told_departure};
+use crate::power::plan::{Departure, Leave, Plan, departure_action, departure_message, idle_message};
 use crate::power::status;
 
 impl Worker {
@@ -35,7 +35,7 @@ impl Worker {
             }
             Plan::Depart => self.depart().await,
             // Each claim has its own attempts.
-            Plan::Leave(Leave::Running { settled: true } | Leave::AwaitsClaim { .. }) => {
+            Plan::Leave(Leave::Running { settled: true } | Leave::ClaimPending { .. }) => {
                 self.update(status::settled);
             }
             Plan::Leave(Leave::PoweredOffByOperation) => self.keep_shut_down(),
@@ -164,7 +164,7 @@ impl Worker {
             }
         }
         let (action, message) = if self.assignment.is_going() {
-            (departure_action(request), told_departure(request))
+            (departure_action(request), departure_message(request))
         } else {
             (PowerActionKind::IdlePowerOff, idle_message(request))
         };

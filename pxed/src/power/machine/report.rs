@@ -60,8 +60,8 @@ impl Worker {
             status::observed(status, None, now);
             has_started = status::unreachable(status, &failure, next, generation, now);
         });
-        let awaited = self.assignment.is_going() && self.switches_off();
-        let leave = if awaited { Leave::DepartureAwaited } else { Leave::PowerStateUnknown };
+        let pending = self.assignment.is_going() && self.switches_off();
+        let leave = if pending { Leave::DeparturePending } else { Leave::PowerStateUnknown };
         self.tell(&Plan::Leave(leave));
         if has_started {
             self.event(event_of(failure.fault), failure.message);
@@ -78,13 +78,13 @@ impl Worker {
             return;
         }
         let mut exhausted = false;
-        self.update(|status| exhausted = status::awaits(status, plan, state, generation, now));
+        self.update(|status| exhausted = status::set_pending(status, plan, state, generation, now));
         if exhausted {
             let message =
                 "the machine was powered on 5 times, and its host did not stay up; check its console";
             self.event(PxedEvent::PowerOnAttemptsExhausted, message.to_owned());
         }
-        if *plan == Plan::Leave(Leave::DepartureAwaited) {
+        if *plan == Plan::Leave(Leave::DeparturePending) {
             self.event(PxedEvent::PowerOffPending, status::DEPARTURE_AWAITED.to_owned());
         }
     }

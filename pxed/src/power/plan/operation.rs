@@ -118,7 +118,7 @@ pub enum Act {
 pub fn next(order: &Order, written: Option<&Written>, memory: &Memory, seen: &Seen, now: Timestamp) -> Act {
     let (Some(written), Some(taken)) = (written, memory.taken) else { return Act::Take };
     let case = Case { order, written, memory, seen, now, deadline: later(written.start, order.timeout) };
-    if case.awaits_evidence() {
+    if case.needs_evidence() {
         return case.evidence();
     }
     if let Some(trouble) = &memory.trouble {
@@ -287,7 +287,7 @@ impl Case<'_> {
     }
 
     /// Returns true if a reset may have been sent and was not confirmed.
-    fn awaits_evidence(&self) -> bool {
+    fn needs_evidence(&self) -> bool {
         let in_step = matches!(self.written.step, Some((StepName::Reset, _)));
         self.order.kind == Kind::Reset
             && in_step

@@ -215,7 +215,7 @@ pub enum Absence {
     /// The Machine was deleted.
     Gone,
     /// Standalone: the manifest of the Machine may still be added.
-    Awaited,
+    Pending,
     /// Standalone: the manifest was not added in time.
     Missing,
 }
@@ -261,7 +261,7 @@ fn route_without(operation: &Operation, is_in_progress: bool, absence: Absence) 
             PowerOutcome::MachineNotFound,
             &format!("this site has no Machine {name}; write its manifest, then create a new operation"),
         ),
-        (Absence::Awaited, false) => {
+        (Absence::Pending, false) => {
             let message = format!(
                 "this site has no Machine {name}; the operation waits for its manifest, and fails after 30 s \
                  without it while no manifest has an error; create a new operation if another Machine is \
@@ -269,7 +269,7 @@ fn route_without(operation: &Operation, is_in_progress: bool, absence: Absence) 
             );
             waits(operation, PendingOperationReason::MachineNotFound, message)
         }
-        (Absence::Awaited, true) | (Absence::Gone, false) | (Absence::Elsewhere, _) => Route::LeftAlone,
+        (Absence::Pending, true) | (Absence::Gone, false) | (Absence::Elsewhere, _) => Route::LeftAlone,
     }
 }
 
@@ -476,7 +476,7 @@ mod tests {
     fn standalone_operation_without_machine_waits_reports_once_and_fails() {
         let in_progress = json!({"state": "InProgress"});
         let Route::Answer(Answer::Waits { reason, message }) =
-            routed_where(Absence::Awaited, None, Value::Null)
+            routed_where(Absence::Pending, None, Value::Null)
         else {
             panic!("it waits");
         };
@@ -485,8 +485,8 @@ mod tests {
             "{message}"
         );
         let waiting = json!({"state": "Pending", "reason": "MachineNotFound", "message": message});
-        assert_eq!(routed_where(Absence::Awaited, None, waiting.clone()), Route::LeftAlone);
-        assert_eq!(routed_where(Absence::Awaited, None, in_progress.clone()), Route::LeftAlone);
+        assert_eq!(routed_where(Absence::Pending, None, waiting.clone()), Route::LeftAlone);
+        assert_eq!(routed_where(Absence::Pending, None, in_progress.clone()), Route::LeftAlone);
         for (status, expected) in
             [(waiting, PowerOutcome::MachineNotFound), (in_progress, PowerOutcome::MachineDeleting)]
         {

@@ -59,7 +59,7 @@ fn sourced(number: u32) -> Sourced {
 async fn a_set_in_which_one_machine_changed_costs_the_work_of_one() {
     let Rig { directory: _directory, mut follower, .. } = rig();
     let mut set: Vec<Sourced> = (0..200).map(sourced).collect();
-    follower.take(set.clone(), Beside::NOTHING, Vec::new()).await;
+    follower.take(set.clone(), OtherManifests::NOTHING, Vec::new()).await;
     assert_eq!(follower.kept.len(), 200);
     let before = follower.site.machines.load();
     follower.site.registry.take_changes();
@@ -74,7 +74,7 @@ async fn a_set_in_which_one_machine_changed_costs_the_work_of_one() {
     assert_eq!(new.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["m7"]);
     assert_eq!(gone, HashSet::from(["m8".to_owned()]));
 
-    follower.take(set, Beside::NOTHING, Vec::new()).await;
+    follower.take(set, OtherManifests::NOTHING, Vec::new()).await;
     let after = follower.site.machines.load();
     let changed: Vec<_> = after.changed_since(&before).map(|known| known.name.to_string()).collect();
     assert_eq!(changed, ["m7"], "index and statuses look at no other");
@@ -82,14 +82,14 @@ async fn a_set_in_which_one_machine_changed_costs_the_work_of_one() {
 }
 
 #[tokio::test]
-async fn a_machine_that_others_let_go_of_is_looked_at_again() {
+async fn machine_that_others_released_is_checked_again() {
     let Rig { directory: _directory, mut follower, .. } = rig();
     let claim = |name: &str| Sourced { origin: String::new(), machine: machine(name, &[A]).into() };
     let (a, b, other) = (claim("a"), claim("b"), sourced(1));
-    follower.take(vec![a.clone(), b.clone(), other.clone()], Beside::NOTHING, Vec::new()).await;
+    follower.take(vec![a.clone(), b.clone(), other.clone()], OtherManifests::NOTHING, Vec::new()).await;
     let contested = follower.site.machines.load();
     assert_eq!(contested.contested(&"a".parse().unwrap()).len(), 1);
-    follower.take(vec![a, other], Beside::NOTHING, Vec::new()).await;
+    follower.take(vec![a, other], OtherManifests::NOTHING, Vec::new()).await;
     let free = follower.site.machines.load();
     let changed: Vec<_> = free.changed_since(&contested).map(|known| known.name.to_string()).collect();
     assert_eq!(changed, ["a"]);
@@ -100,7 +100,7 @@ async fn a_machine_that_others_let_go_of_is_looked_at_again() {
 async fn stored_machines_are_not_written_again_after_a_restart() {
     let Rig { directory: _directory, mut follower, .. } = rig();
     let set = || -> Vec<Sourced> { (0..3).map(sourced).collect() };
-    follower.take(set(), Beside::NOTHING, Vec::new()).await;
+    follower.take(set(), OtherManifests::NOTHING, Vec::new()).await;
     let (_, kept) = kept(&follower.site.store).unwrap();
     follower.kept = kept;
     // The source makes objects of its own, which are equal and not the same.
@@ -117,7 +117,10 @@ async fn following(
     let (store, registry) = (follower.site.store.clone(), follower.site.registry.clone());
     run(follower);
     let machines = (0..count).map(sourced).collect();
-    updates.send(Update::Set { machines, beside: Beside::NOTHING, problems: Vec::new() }).await.unwrap();
+    updates
+        .send(Update::Set { machines, others: OtherManifests::NOTHING, problems: Vec::new() })
+        .await
+        .unwrap();
     reached("the set is kept", || store.scan(Table::Machines).is_ok_and(|kept| kept.len() == count as usize))
         .await;
     (store, registry)
@@ -151,7 +154,7 @@ async fn recreated_store_gets_every_machine_and_status_without_a_new_set() {
 #[tokio::test]
 async fn store_recreated_before_the_source_answers_gets_the_loaded_machines() {
     let Rig { directory, mut follower, updates: _updates } = rig();
-    follower.take((0..5).map(sourced).collect(), Beside::NOTHING, Vec::new()).await;
+    follower.take((0..5).map(sourced).collect(), OtherManifests::NOTHING, Vec::new()).await;
     let (site, store) = (follower.site.clone(), follower.site.store.clone());
     let (machines, rows) = kept(&store).unwrap();
     let (_sender, updates) = mpsc::channel(1);
@@ -171,7 +174,10 @@ async fn machines_whose_write_failed_are_written_again_without_a_new_set() {
     let (store, _) = following(follower, &updates, 3).await;
     crate::store::tests::break_next_write(&store);
     let machines = (0..4).map(sourced).collect();
-    updates.send(Update::Set { machines, beside: Beside::NOTHING, problems: Vec::new() }).await.unwrap();
+    updates
+        .send(Update::Set { machines, others: OtherManifests::NOTHING, problems: Vec::new() })
+        .await
+        .unwrap();
     reached("the write failed", || store.counters().failures.load(std::sync::atomic::Ordering::Relaxed) == 1)
         .await;
     reached("all are kept", || store.scan(Table::Machines).is_ok_and(|kept| kept.len() == 4)).await;

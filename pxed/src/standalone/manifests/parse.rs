@@ -400,7 +400,7 @@ spec:
     }
 
     #[test]
-    fn operations_stand_beside_machines_and_are_held_against_their_own_rules() {
+    fn operations_next_to_machines_are_checked_by_their_own_rules() {
         let operation = "apiVersion: bedplate.dev/v1alpha1\nkind: MachineOperation\nmetadata:\n  name: cycle-1\nspec:\n  \
             operationName: powerCycle\n  machineRef: {name: node-1}\n";
         let manifest = read_manifest(&format!("{GOOD}---\n{operation}")).unwrap();

@@ -80,14 +80,14 @@ impl LocalOperations {
     }
 
     /// Ends what no agent takes, and what an agent that is gone has left.
-    pub(super) async fn give_up(&self, now: Timestamp) {
+    pub(super) async fn expire(&self, now: Timestamp) {
         let ended: Vec<(Operation, MachineOperationStatus)> = {
             let state = self.lock();
             let there =
                 state.memory.records.values().filter(|record| {
                     record.targets.is_none() && !state.memory.gone.contains_key(record.name())
                 });
-            there.filter_map(|record| Some((record.operation(), given_up(&record.object, now)?))).collect()
+            there.filter_map(|record| Some((record.operation(), expired(&record.object, now)?))).collect()
         };
         for (operation, status) in ended {
             tracing::info!(
@@ -122,7 +122,7 @@ fn is_agents(operation: &MachineOperation, machine: &MachineName) -> bool {
 }
 
 /// Returns the end of an agent's operation that timed out; `None` if it has not.
-fn given_up(operation: &MachineOperation, now: Timestamp) -> Option<MachineOperationStatus> {
+fn expired(operation: &MachineOperation, now: Timestamp) -> Option<MachineOperationStatus> {
     let machine = operation.spec.machine_ref.as_ref().map(|reference| &reference.name)?;
     if !is_agents(operation, machine) || is_finished(operation) {
         return None;
@@ -197,16 +197,16 @@ mod tests {
     fn o7_an_operation_that_no_agent_takes_or_ends_is_given_up_by_its_time() {
         let mut waiting = object("x", "reboot");
         waiting.metadata.creation_timestamp = Some(Time(at(0)));
-        assert_eq!(given_up(&waiting, at(3599)), None);
-        let ended = given_up(&waiting, at(3600)).unwrap();
+        assert_eq!(expired(&waiting, at(3599)), None);
+        let ended = expired(&waiting, at(3600)).unwrap();
         assert_eq!(
             (ended.state, ended.reason.as_deref()),
             (Some(OperationState::Failed), Some("NoExecutor"))
         );
         waiting.spec.parameters.insert("drainTimeoutSeconds".to_owned(), "100".to_owned());
-        assert_eq!(given_up(&waiting, at(3600)), None);
+        assert_eq!(expired(&waiting, at(3600)), None);
         waiting.spec.timeout_seconds = Some(10);
-        assert!(given_up(&waiting, at(10)).is_some());
+        assert!(expired(&waiting, at(10)).is_some());
 
         let mut taken = waiting;
         taken.status = Some(MachineOperationStatus {
@@ -215,18 +215,18 @@ mod tests {
             executor: Some("bedplate-agent/a".to_owned()),
             ..MachineOperationStatus::default()
         });
-        assert_eq!(given_up(&taken, at(139)), None, "the agent ends it itself");
-        let ended = given_up(&taken, at(140)).unwrap();
+        assert_eq!(expired(&taken, at(139)), None, "the agent ends it itself");
+        let ended = expired(&taken, at(140)).unwrap();
         assert_eq!(ended.reason.as_deref(), Some("TimedOut"));
         assert_eq!(ended.executor.as_deref(), Some("bedplate-agent/a"));
         taken.status = Some(ended);
-        assert_eq!(given_up(&taken, at(9999)), None);
+        assert_eq!(expired(&taken, at(9999)), None);
     }
 
     #[test]
     fn o7_what_is_pxeds_own_is_not_given_up_here() {
         let mut power = object("x", "powerCycle");
         power.metadata.creation_timestamp = Some(Time(at(0)));
-        assert_eq!(given_up(&power, at(99_999)), None);
+        assert_eq!(expired(&power, at(99_999)), None);
     }
 }

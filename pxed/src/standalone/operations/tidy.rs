@@ -59,7 +59,7 @@ impl Tidier {
         }
         // An agent may have finished an operation while pxed was down, and must be able to report it first.
         if self.started.elapsed() >= agents::AGENT_GRACE_PERIOD {
-            self.operations.give_up(Timestamp::now()).await;
+            self.operations.expire(Timestamp::now()).await;
         }
         self.operations.fan_out().await;
         let expired = self.operations.lock().expired(Timestamp::now());

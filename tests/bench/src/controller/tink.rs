@@ -140,8 +140,8 @@ impl Tink {
     async fn start(size: Size, place: &Path) -> Result<Self> {
         let version = Path::new(env!("CARGO_MANIFEST_DIR")).join("kubernetes/tink/go.mod");
         let version = required(&version, "github.com/tinkerbell/tink")?;
-        let beside = programs()?;
-        let programs = beside.parent().context("programs lie somewhere")?.join(format!("tink-{version}"));
+        let program = programs()?;
+        let programs = program.parent().context("programs lie somewhere")?.join(format!("tink-{version}"));
         for program in [LIMITED, RAISED] {
             let path = programs.join(program);
             ensure!(path.is_file(), "{} is missing: `cargo xtask bench` builds it", path.display());

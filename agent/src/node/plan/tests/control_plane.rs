@@ -64,7 +64,7 @@ fn the_gate_of_a_control_plane_waits_for_its_own_api_server() {
     let mut world = World::new(Some(1));
     world.until("start_slot");
     world.live_on();
-    world.seen.health.awaits_control_plane = true;
+    world.seen.health.waits_for_control_plane = true;
     world.seen.health.message = Some("status 500".to_owned());
     let Plan::Wait(wait) = world.plan() else { panic!("the gate is passed") };
     assert_eq!(wait.message, "the API server of the slot is not ready: status 500");

@@ -100,11 +100,11 @@ fn key(world: &World) -> std::path::PathBuf {
 }
 
 /// Turns until the loop reports this text, then kills the agent.
-async fn killed_when_told(world: &mut World, text: &str) {
+async fn killed_when_reported(world: &mut World, text: &str) {
     let plane = world.plane.clone();
-    let is_told = || {
-        let told = plane.told.lock().unwrap();
-        told.iter().flat_map(|told| &told.paved).any(|paved| paved.message.contains(text))
+    let is_reported = || {
+        let reported = plane.reported.lock().unwrap();
+        reported.iter().flat_map(|reported| &reported.paved).any(|paved| paved.message.contains(text))
     };
     let mut agent = world.agent();
     let turns = async {
@@ -113,13 +113,13 @@ async fn killed_when_told(world: &mut World, text: &str) {
             agent.advance().await;
         }
     };
-    let told = async {
-        while !is_told() {
+    let reported = async {
+        while !is_reported() {
             tokio::task::yield_now().await;
         }
     };
     tokio::select! {
-        () = told => {}
+        () = reported => {}
         () = turns => {}
     }
     tokio::task::spawn_blocking(|| ()).await.unwrap();
@@ -159,14 +159,15 @@ fn trust_5_pending_certificate_is_reported_by_name_and_requested_once() {
         world.plane.requests.set(Mood::Waits);
         world.select(1);
         for _ in 0..3 {
-            world.plane.told.lock().unwrap().clear();
-            killed_when_told(&mut world, "waiting for certificate request bedplate-kubelet-node-1-").await;
+            world.plane.reported.lock().unwrap().clear();
+            killed_when_reported(&mut world, "waiting for certificate request bedplate-kubelet-node-1-")
+                .await;
             assert!(!world.runs(SlotName::A).await, "a slot has nothing to join by yet");
             assert!(key(&world).exists());
         }
-        let told = world.told().paved.unwrap();
-        assert_eq!((told.status, told.reason), (Truth::False, PavedReason::Starting));
-        assert!(told.message.ends_with("to be approved"), "{}", told.message);
+        let reported = world.reported().paved.unwrap();
+        assert_eq!((reported.status, reported.reason), (Truth::False, PavedReason::Starting));
+        assert!(reported.message.ends_with("to be approved"), "{}", reported.message);
         world.plane.requests.set(Mood::Signs);
         assert_eq!(world.settled().await, "Applied");
         assert_eq!(world.plane.requests.names().len(), 1);
@@ -185,7 +186,7 @@ fn trust_5_denied_certificate_is_reported_and_requested_once() {
             agent.advance().await;
             agent.attempts = Attempts::default();
         }
-        let paved = world.told().paved.unwrap();
+        let paved = world.reported().paved.unwrap();
         assert_eq!(paved.reason, PavedReason::CertificateDenied);
         let names = world.plane.requests.names();
         assert_eq!(names.len(), 1, "{names:?}");
@@ -222,7 +223,7 @@ fn trust_5_key_of_a_kubelet_goes_with_its_drained_slot() {
         let mut world = World::new();
         world.plane.requests.set(Mood::Waits);
         world.select(1);
-        killed_when_told(&mut world, "waiting for certificate request").await;
+        killed_when_reported(&mut world, "waiting for certificate request").await;
         assert!(key(&world).exists());
         world.drain();
         let mut agent = world.agent();
@@ -230,7 +231,7 @@ fn trust_5_key_of_a_kubelet_goes_with_its_drained_slot() {
             agent.advance().await;
             trash::remove(&world.parts.slots, &Beat::unwatched()).await;
         }
-        assert_eq!(world.told().slots[0].state, SlotState::Empty);
+        assert_eq!(world.reported().slots[0].state, SlotState::Empty);
         assert!(!key(&world).exists());
     });
 }

@@ -238,8 +238,8 @@ impl Pool {
 
     /// Acts as the slot does by itself, and as the agent's status writer does.
     async fn react(&mut self) {
-        if let Some(told) = self.world.plane.told.lock().unwrap().last() {
-            let claim = serde_json::to_value(&told.claim).unwrap();
+        if let Some(reported) = self.world.plane.reported.lock().unwrap().last() {
+            let claim = serde_json::to_value(&reported.claim).unwrap();
             if !claim.is_null() {
                 self.change_machine(|machine| machine["status"]["claim"] = claim);
             }
@@ -336,7 +336,7 @@ impl Pool {
     }
 
     fn paved(&self) -> (Truth, PavedReason, String) {
-        let paved = self.world.told().paved.unwrap();
+        let paved = self.world.reported().paved.unwrap();
         (paved.status, paved.reason, paved.message)
     }
 
@@ -372,9 +372,9 @@ fn d1_claimed_host_joins_is_released_and_is_claimed_again() {
             assert!(!pool.world.run_directory().join("bedplate/claim/user-data.json").exists());
             let node = pool.world.claimed_node.node.lock().unwrap().take().unwrap();
             assert_eq!(node.provider_id, Some(format!("bedplate://node-1/u-{run}")));
-            let told = pool.world.told();
-            assert_eq!(told.claim.unwrap().state, ClaimState::Joined);
-            assert_eq!(told.applied, None);
+            let reported = pool.world.reported();
+            assert_eq!(reported.claim.unwrap().state, ClaimState::Joined);
+            assert_eq!(reported.applied, None);
             let report = pool.world.plane.claims.reports.lock().unwrap().last().cloned().unwrap();
             assert_eq!(
                 report.node.map(|node| (node.name, node.uid)),
@@ -383,7 +383,7 @@ fn d1_claimed_host_joins_is_released_and_is_claimed_again() {
             pool.delete_claim();
             pool.settled(ClaimState::Released).await;
             assert!(pool.is_empty() && !pool.world.runs(SlotName::A).await);
-            assert_eq!(pool.world.told().claim.unwrap().state, ClaimState::Released);
+            assert_eq!(pool.world.reported().claim.unwrap().state, ClaimState::Released);
             pool.lose_claim();
         }
         use ClaimState::{Bootstrapping, Joined, Preparing, Released, Releasing};
@@ -406,8 +406,8 @@ fn claim_killed_before_any_effect_joins_once_and_is_released() {
         pool.settled(ClaimState::Released).await;
         assert!(pool.is_empty() && !pool.world.runs(SlotName::A).await, "killed at {kill_at:?}");
         assert_eq!(pool.ran, 1, "killed at {kill_at:?}");
-        let told = pool.world.told().claim.map(|claim| claim.state);
-        assert_eq!(told, Some(ClaimState::Released), "killed at {kill_at:?}");
+        let reported = pool.world.reported().claim.map(|claim| claim.state);
+        assert_eq!(reported, Some(ClaimState::Released), "killed at {kill_at:?}");
         pool.world.kills
     }));
 }
@@ -478,15 +478,15 @@ fn d7_emptied_host_reboots_is_wiped_and_is_released() {
         assert!(pool.is_empty() && !pool.world.runs(SlotName::A).await);
         let (status, reason, _) = pool.paved();
         assert_eq!((status, reason), (Truth::False, PavedReason::Wiping));
-        let told = pool.world.told().claim.unwrap();
-        assert_eq!((told.state, told.wipe_token.as_deref()), (ClaimState::Wiping, Some("claim-1")));
+        let reported = pool.world.reported().claim.unwrap();
+        assert_eq!((reported.state, reported.wipe_token.as_deref()), (ClaimState::Wiping, Some("claim-1")));
         pool.boot_and_wipe();
         pool.settled(ClaimState::Released).await;
         use ClaimState::{Bootstrapping, Joined, Preparing, Released, Releasing, Wiping};
         let expected = [Preparing, Bootstrapping, Joined, Releasing, Wiping, Released];
         assert_eq!(pool.world.plane.claims.states(), expected);
         assert_eq!(pool.world.power.calls(), ["reboot"]);
-        assert_eq!(pool.world.told().claim.unwrap().wipe_token, None);
+        assert_eq!(pool.world.reported().claim.unwrap().wipe_token, None);
     });
 }
 
@@ -501,9 +501,11 @@ fn d7_host_is_released_whose_claim_is_lost_in_the_wipe() {
             pool.lose_claim();
             pool.boot_and_wipe();
             write_boot_facts(&pool, token);
-            let told = |pool: &Pool| pool.world.told().claim.map(|claim| (claim.state, claim.wipe_token));
+            let reported =
+                |pool: &Pool| pool.world.reported().claim.map(|claim| (claim.state, claim.wipe_token));
             let released = Some((ClaimState::Released, None::<String>));
-            pool.settled_if(|pool, agent| agent.standing.plan.wait.is_some() && told(pool) == released).await;
+            pool.settled_if(|pool, agent| agent.standing.plan.wait.is_some() && reported(pool) == released)
+                .await;
             let record = pool.record().unwrap();
             assert_eq!(
                 (record.provider_id.as_str(), record.claimant.name.as_str(), record.claim_uid.as_str()),
@@ -523,7 +525,7 @@ fn d1_failure_outlives_the_wipe() {
             pool.script = Script::Fails(7);
             pool.settled(ClaimState::Failed).await;
             let failed = |pool: &Pool| {
-                let time = pool.world.told().claim.and_then(|claim| claim.failed_time);
+                let time = pool.world.reported().claim.and_then(|claim| claim.failed_time);
                 time.map(|time| time.0.as_second())
             };
             let before = failed(&pool);
@@ -533,9 +535,9 @@ fn d1_failure_outlives_the_wipe() {
                 pool.lose_claim();
             }
             pool.boot_and_wipe();
-            let told = |pool: &Pool| pool.world.told().claim.map(|claim| claim.state);
+            let reported = |pool: &Pool| pool.world.reported().claim.map(|claim| claim.state);
             let is_over = |pool: &Pool, agent: &NodeLoop| {
-                agent.standing.plan.wait.is_some() && told(pool) == Some(ClaimState::Released)
+                agent.standing.plan.wait.is_some() && reported(pool) == Some(ClaimState::Released)
             };
             pool.settled_if(is_over).await;
             assert!(before.is_some() && failed(&pool) == before, "{is_lost}");
@@ -757,10 +759,10 @@ const KUBEADM_LOG: &str = "bedplate: bootcmd\n+ registry-login --user ci --phras
 const SECRETS: [&str; 3] = ["hush", "0123456789abcdef", "e6a2eb8581237ab7"];
 
 /// Texts about a claim that users can read.
-fn all_told(pool: &Pool) -> String {
+fn all_reported(pool: &Pool) -> String {
     let reports = pool.world.plane.claims.reports.lock().unwrap();
-    let told = pool.world.plane.told.lock().unwrap();
-    format!("{reports:?} {told:?} {:?}", pool.record())
+    let reported = pool.world.plane.reported.lock().unwrap();
+    format!("{reports:?} {reported:?} {:?}", pool.record())
 }
 
 #[test]
@@ -778,7 +780,7 @@ fn d3_no_secret_of_user_data_is_reported_when_it_fails_or_is_interrupted() {
                 pool.boot();
             }
             pool.settled(ClaimState::Failed).await;
-            let all = all_told(&pool);
+            let all = all_reported(&pool);
             for secret in SECRETS {
                 assert!(!all.contains(secret), "{secret}: {all}");
             }
@@ -827,7 +829,7 @@ fn d7_missing_claim_empties_no_host_and_a_user_can_release_it() {
         pool.change_machine(|machine| machine["metadata"]["annotations"] = annotations);
         pool.settled_if(|pool, _| pool.paved().1 == PavedReason::AwaitingClaim).await;
         assert!(pool.is_empty() && !pool.world.runs(SlotName::A).await);
-        assert_eq!(pool.world.told().claim.unwrap().state, ClaimState::Released);
+        assert_eq!(pool.world.reported().claim.unwrap().state, ClaimState::Released);
     });
 }
 

@@ -61,12 +61,12 @@ fn inside(world: &World, slot: SlotName) -> FakeUnits {
 }
 
 /// Turns until this is the reason of `Paved`.
-async fn until_reason(world: &mut World, reason: PavedReason) -> ConditionTold<PavedReason> {
+async fn until_reason(world: &mut World, reason: PavedReason) -> ConditionReport<PavedReason> {
     let mut agent = world.agent();
     for _ in 0..100 {
         world.react().await;
         agent.advance().await;
-        let paved = world.plane.told.lock().unwrap().last().and_then(|told| told.paved.clone());
+        let paved = world.plane.reported.lock().unwrap().last().and_then(|reported| reported.paved.clone());
         if let Some(paved) = paved.filter(|paved| paved.reason == reason) {
             return paved;
         }
@@ -86,7 +86,7 @@ fn log_of_an_unhealthy_kubelet_is_in_the_reason_without_tokens() {
             "E1122 06:56:12.123456    1234 run.go:72] \"command failed\" err=\"unknown flag: --colour\" token=\"abcdef.0123456789abcdef\"\n",
         ));
         let mut agent = world.agent();
-        while world.told().rolled_back.is_none() {
+        while world.reported().rolled_back.is_none() {
             world.react().await;
             agent.advance().await;
             agent.attempts = Attempts::default();
@@ -99,7 +99,7 @@ fn log_of_an_unhealthy_kubelet_is_in_the_reason_without_tokens() {
                 world.parts.slots.write_record(SlotName::B, &record).unwrap();
             }
         }
-        let reason = world.told().rolled_back.unwrap().message;
+        let reason = world.reported().rolled_back.unwrap().message;
         assert_eq!(
             reason,
             format!(
@@ -110,7 +110,7 @@ fn log_of_an_unhealthy_kubelet_is_in_the_reason_without_tokens() {
         assert!(calls.iter().any(|call| call.ends_with("--unit kubelet.service")), "{calls:?}");
         *world.gate.kubelet_ill.lock().unwrap() = None;
         assert_eq!(world.settled().await, "VersionRejected");
-        let paved = world.told().paved.unwrap();
+        let paved = world.reported().paved.unwrap();
         assert!(paved.message.contains("unknown flag: --colour"), "{}", paved.message);
     });
 }
@@ -126,7 +126,7 @@ fn reason_is_the_kubelets_log_before_kubeadm_has_output() {
             "Started kubelet.service - k.\nopen /etc/kubernetes/pki/ca.crt: no such file\n",
         ));
         let mut agent = world.agent();
-        while world.told().rolled_back.is_none() {
+        while world.reported().rolled_back.is_none() {
             let runs = world.runs(SlotName::B).await;
             if !runs {
                 world.react().await;
@@ -145,7 +145,7 @@ fn reason_is_the_kubelets_log_before_kubeadm_has_output() {
                 world.parts.slots.write_record(SlotName::B, &record).unwrap();
             }
         }
-        let reason = world.told().rolled_back.unwrap().message;
+        let reason = world.reported().rolled_back.unwrap().message;
         assert_eq!(reason, "kubeadm has not finished\n    open /etc/kubernetes/pki/ca.crt: no such file");
         let calls = slot.calls();
         assert!(calls.iter().any(|call| call.ends_with("--unit kubelet.service")), "{calls:?}");
@@ -166,13 +166,13 @@ fn full_disk_is_reported_and_keeps_the_running_node() {
             Pulse::unwatched(),
             CancellationToken::new(),
         );
-        let told = tokio::select! {
+        let reported = tokio::select! {
             () = removal => unreachable!("the removal runs until it is dropped"),
-            told = until_reason(&mut world, PavedReason::InsufficientSpace) => told,
+            reported = until_reason(&mut world, PavedReason::InsufficientSpace) => reported,
         };
-        assert!(told.message.contains("are needed and 1048576 are free"), "{}", told.message);
+        assert!(reported.message.contains("are needed and 1048576 are free"), "{}", reported.message);
         assert!(is_applied(&world, SlotName::A, 1) && world.runs(SlotName::A).await);
-        assert_eq!((told.status, world.record(SlotName::B)), (Truth::True, None));
+        assert_eq!((reported.status, world.record(SlotName::B)), (Truth::True, None));
         assert!(!world.parts.slots.places().upper(SlotName::B).exists());
         // A user frees disk space.
         assert_eq!(world.settled().await, "Applied");
@@ -201,9 +201,10 @@ fn filling_waits_for_the_room_that_former_contents_take() {
         let asked_before = world.images.asked.load(Ordering::Relaxed);
         world.select(2);
         let said = |text: &str| {
-            let told = plane.told.lock().unwrap();
-            told.iter()
-                .flat_map(|told| &told.paved)
+            let reported = plane.reported.lock().unwrap();
+            reported
+                .iter()
+                .flat_map(|reported| &reported.paved)
                 .any(|paved| paved.message.contains(text) || paved.reason.as_str() == text)
         };
         let removal = async {
@@ -235,9 +236,10 @@ fn logs_of_failed_trials_make_room_for_a_slot() {
         fails_for_want_of_room(&world);
         world.select(2);
         let said = |text: &str| {
-            let told = plane.told.lock().unwrap();
-            told.iter()
-                .flat_map(|told| &told.paved)
+            let reported = plane.reported.lock().unwrap();
+            reported
+                .iter()
+                .flat_map(|reported| &reported.paved)
                 .any(|paved| paved.message.contains(text) || paved.reason.as_str() == text)
         };
         let removal = async {
@@ -268,9 +270,10 @@ fn slot_waits_for_room_although_something_older_is_stuck() {
         fails_for_want_of_room(&world);
         world.select(2);
         let said = |text: &str| {
-            let told = plane.told.lock().unwrap();
-            told.iter()
-                .flat_map(|told| &told.paved)
+            let reported = plane.reported.lock().unwrap();
+            reported
+                .iter()
+                .flat_map(|reported| &reported.paved)
                 .any(|paved| paved.message.contains(text) || paved.reason.as_str() == text)
         };
         let removal = async {
@@ -305,17 +308,17 @@ fn unremovable_former_contents_are_reported_and_delay_nothing() {
                 slots.trash().finished(slots.trash().put(), Some(stuck.to_owned()));
             }
         };
-        let told = tokio::select! {
+        let reported = tokio::select! {
             () = rounds => unreachable!("rounds go on until they are dropped"),
-            told = until_reason(&mut world, PavedReason::InsufficientSpace) => told,
+            reported = until_reason(&mut world, PavedReason::InsufficientSpace) => reported,
         };
-        assert!(told.message.contains("are needed and 1048576 are free"), "{}", told.message);
-        assert!(told.message.contains(stuck), "{}", told.message);
+        assert!(reported.message.contains("are needed and 1048576 are free"), "{}", reported.message);
+        assert!(reported.message.contains(stuck), "{}", reported.message);
         assert_eq!(world.settled().await, "Applied");
         assert_eq!(world.record(SlotName::B).unwrap().stage, Stage::Prepared);
-        let told = world.told().paved.unwrap();
-        assert_eq!((told.status, told.reason), (Truth::True, PavedReason::Applied));
-        assert!(told.message.contains(stuck), "{}", told.message);
+        let reported = world.reported().paved.unwrap();
+        assert_eq!((reported.status, reported.reason), (Truth::True, PavedReason::Applied));
+        assert!(reported.message.contains(stuck), "{}", reported.message);
     });
 }
 
@@ -375,9 +378,9 @@ fn unreachable_registry_is_reported_and_disturbs_no_node() {
             problem: "dns error: failed to lookup address information".to_owned(),
         });
         world.select(2);
-        let told = until_reason(&mut world, PavedReason::ImageUnavailable).await;
-        assert!(told.message.contains("after 5 tries"), "{}", told.message);
-        assert!(told.message.contains("/etc/resolv.conf"), "{}", told.message);
+        let reported = until_reason(&mut world, PavedReason::ImageUnavailable).await;
+        assert!(reported.message.contains("after 5 tries"), "{}", reported.message);
+        assert!(reported.message.contains("/etc/resolv.conf"), "{}", reported.message);
         assert!(is_applied(&world, SlotName::A, 1) && world.runs(SlotName::A).await);
         assert_eq!(world.settled().await, "Applied");
     });
@@ -460,9 +463,9 @@ fn trust_5_expired_kubelet_certificate_is_renewed_by_the_agent() {
         let given = shared.join("kubelet-bootstrap.conf");
         let link = root.join("etc/kubernetes/bootstrap-kubelet.conf");
         let kubelet = async {
-            let begun = Instant::now();
+            let started = Instant::now();
             while !units.calls().contains(&"restart kubelet.service".to_owned()) {
-                assert!(begun.elapsed() < Duration::from_secs(30), "the kubelet is not restarted");
+                assert!(started.elapsed() < Duration::from_secs(30), "the kubelet is not restarted");
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             let kubeconfig = std::fs::read_to_string(&given).unwrap();
@@ -473,14 +476,14 @@ fn trust_5_expired_kubelet_certificate_is_renewed_by_the_agent() {
         };
         let mut agent = world.agent();
         tokio::join!(agent.advance(), kubelet);
-        let told = world.told().paved.unwrap();
-        assert_eq!(told.reason, PavedReason::KubeletCertificateExpired);
-        assert!(told.message.contains("expired"), "{}", told.message);
+        let reported = world.reported().paved.unwrap();
+        assert_eq!(reported.reason, PavedReason::KubeletCertificateExpired);
+        assert!(reported.message.contains("expired"), "{}", reported.message);
         assert!(!given.exists() && !link.is_symlink(), "the key is not left there");
         assert!(!world.parts.slots.places().kubelet_key(SlotName::A).exists());
         assert_eq!(world.plane.requests.names().len(), 2, "one for the join, one for the renewal");
         agent.advance().await;
-        assert_eq!(world.told().paved.unwrap().reason, PavedReason::Applied);
+        assert_eq!(world.reported().paved.unwrap().reason, PavedReason::Applied);
     });
 }
 
@@ -503,21 +506,21 @@ fn standalone_kubelet_with_an_expired_certificate_joins_again() {
         std::fs::create_dir_all(&root).unwrap();
         let mut agent = world.agent();
         agent.advance().await;
-        let told = world.told().paved.unwrap();
-        assert_eq!((told.status, told.reason), (Truth::True, PavedReason::KubeletCertificateExpired));
+        let reported = world.reported().paved.unwrap();
+        assert_eq!((reported.status, reported.reason), (Truth::True, PavedReason::KubeletCertificateExpired));
         assert!(
-            told.message.contains("/etc/kubernetes/join.conf is missing; docs/concepts/node.md"),
+            reported.message.contains("/etc/kubernetes/join.conf is missing; docs/concepts/node.md"),
             "{}",
-            told.message
+            reported.message
         );
 
         std::fs::write(root.join("join.conf"), "kind: Config # of the version's Secret").unwrap();
         let given = slots.places().shared(SlotName::A).join("kubelet-bootstrap.conf");
         let units = inside(&world, SlotName::A);
         let kubelet = async {
-            let begun = Instant::now();
+            let started = Instant::now();
             while !units.calls().contains(&"restart kubelet.service".to_owned()) {
-                assert!(begun.elapsed() < Duration::from_secs(30), "the kubelet is not restarted");
+                assert!(started.elapsed() < Duration::from_secs(30), "the kubelet is not restarted");
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             assert!(std::fs::read_to_string(&given).unwrap().contains("of the version's Secret"));
@@ -527,7 +530,7 @@ fn standalone_kubelet_with_an_expired_certificate_joins_again() {
         tokio::join!(agent.advance(), kubelet);
         assert!(!given.exists() && !root.join("bootstrap-kubelet.conf").is_symlink());
         agent.advance().await;
-        assert_eq!(world.told().paved.unwrap().reason, PavedReason::Applied);
+        assert_eq!(world.reported().paved.unwrap().reason, PavedReason::Applied);
     });
 }
 

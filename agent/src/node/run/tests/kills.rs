@@ -40,7 +40,7 @@ fn agent_killed_before_any_effect_ends_where_an_undisturbed_one_does() {
         assert!(is_applied(&world, applied, 2), "killed at {kill_at:?}");
         assert_eq!(world.parts.slots.ledger().unwrap(), Default::default(), "killed at {kill_at:?}");
         assert_eq!(world.plane.requests.names().len(), 2, "one for each join, killed at {kill_at:?}");
-        assert_eq!(world.told().applied.unwrap().version, 2);
+        assert_eq!(world.reported().applied.unwrap().version, 2);
         trash::remove(&world.parts.slots, &Beat::unwatched()).await;
         for slot in SlotName::ALL {
             let slots = &world.parts.slots;
@@ -91,20 +91,21 @@ fn trust_8_drained_slots_are_reported_empty_only_once_their_keys_are_gone() {
                 trash::remove(&world.parts.slots, &Beat::unwatched()).await;
             };
             let is_killed = kills.run(work).await.is_none();
-            let told = world.told();
-            is_empty = told.applied.is_none() && told.slots.iter().all(|slot| slot.state == SlotState::Empty);
-            let mut states = told.slots.iter().map(|slot| slot.state);
+            let reported = world.reported();
+            is_empty = reported.applied.is_none()
+                && reported.slots.iter().all(|slot| slot.state == SlotState::Empty);
+            let mut states = reported.slots.iter().map(|slot| slot.state);
             let is_busy = |state| matches!(state, SlotState::Running | SlotState::Emptying);
             // The controller releases the Machine otherwise.
-            let is_held = told.applied.is_some() || states.any(is_busy);
-            assert!(is_held || !is_below(&state, KEY), "killed at {kill_at:?}: {:?}", told.slots);
+            let is_held = reported.applied.is_some() || states.any(is_busy);
+            assert!(is_held || !is_below(&state, KEY), "killed at {kill_at:?}: {:?}", reported.slots);
             if is_killed {
                 agent = world.agent();
             } else if is_empty {
                 break;
             }
         }
-        assert!(is_empty, "killed at {kill_at:?}: {:?}", world.told());
+        assert!(is_empty, "killed at {kill_at:?}: {:?}", world.reported());
         kills
     }));
 }
@@ -129,7 +130,7 @@ fn logs_of_failed_trials_go_with_a_drained_machine_alone() {
             agent.advance().await;
             trash::remove(&slots, &Beat::unwatched()).await;
         }
-        assert_eq!(world.told().slots[0].state, SlotState::Empty);
+        assert_eq!(world.reported().slots[0].state, SlotState::Empty);
         assert!(!logs.iter().any(|log| log.exists()));
     });
 }
@@ -149,7 +150,7 @@ fn slot_drained_on_trial_is_being_emptied_from_when_it_is_stopped() {
         let mut states = Vec::new();
         while states.last() != Some(&SlotState::Empty) {
             agent.advance().await;
-            states.push(world.told().slots[0].state);
+            states.push(world.reported().slots[0].state);
             if states.last() == Some(&SlotState::Emptying) && world.record(SlotName::A).is_none() {
                 trash::remove(&world.parts.slots, &Beat::unwatched()).await;
             }

@@ -188,11 +188,11 @@ impl Etcd {
             self.removed.fetch_add(1, Ordering::Relaxed);
         }
         let [own, other] = self.ports;
-        let told = members.iter().map(|(id, peer)| {
+        let reported = members.iter().map(|(id, peer)| {
             let port = if *peer == OWN { own } else { other };
             json!({ "ID": id.to_string(), "peerURLs": [peer], "clientURLs": [format!("https://127.0.0.1:{port}")] })
         });
-        Ok(json!({ "members": told.collect::<Vec<_>>() }))
+        Ok(json!({ "members": reported.collect::<Vec<_>>() }))
     }
 }
 
@@ -293,7 +293,7 @@ fn last_member_stays_and_its_removal_is_canceled() {
         turns(&world, 1).await;
         assert!(etcd.is_member() && world.runs(SlotName::A).await);
         assert!(!world.parts.slots.has_mark(SlotName::A, LEAVING));
-        let paved = world.told().paved.unwrap();
+        let paved = world.reported().paved.unwrap();
         assert_eq!(paved.reason, PavedReason::ControlPlaneProtected);
         assert!(paved.message.contains("the member is the only one"), "{}", paved.message);
     });
@@ -307,7 +307,7 @@ fn removal_that_etcd_refuses_is_reported_and_the_slot_keeps_running() {
         world.delete_node(2);
         turns(&world, 2).await;
         assert!(is_applied(&world, SlotName::A, 1) && world.runs(SlotName::A).await);
-        let paved = world.told().paved.unwrap();
+        let paved = world.reported().paved.unwrap();
         assert!(paved.message.contains("not enough started members"), "{}", paved.message);
         assert!(!world.parts.slots.has_mark(SlotName::A, LEAVING));
     });
@@ -336,7 +336,7 @@ fn o8_last_member_is_reported_until_another_one_joins() {
         etcd.members.lock().unwrap().remove(0);
         world.select(3);
         turns(&world, 3).await;
-        let paved = world.told().paved.unwrap();
+        let paved = world.reported().paved.unwrap();
         assert_eq!(
             (paved.status, paved.reason),
             (Truth::True, PavedReason::ControlPlaneProtected),
@@ -358,7 +358,7 @@ fn o8_member_that_the_quorum_needs_is_held_as_etcd_would() {
         etcd.ill.store(true, Ordering::Relaxed);
         world.select(3);
         turns(&world, 3).await;
-        let paved = world.told().paved.unwrap();
+        let paved = world.reported().paved.unwrap();
         assert_eq!(paved.reason, PavedReason::ControlPlaneProtected, "{}", paved.message);
         assert!(paved.message.contains("0 of its 1 other members answer"), "{}", paved.message);
     });

@@ -73,7 +73,7 @@ fn a_trial_that_is_held_is_not_looked_at_again_and_again() {
             seen.machine = Some(Arc::new(machine));
         });
         assert_eq!(agent.advance().await, Pause::Open);
-        assert_eq!(world.told().paved.unwrap().reason, PavedReason::Paused);
+        assert_eq!(world.reported().paved.unwrap().reason, PavedReason::Paused);
         assert!(world.runs(SlotName::A).await, "the former slot serves on");
     });
 }
@@ -112,7 +112,7 @@ fn a_version_that_would_make_a_cluster_is_refused_with_a_reason() {
         });
         let mut agent = world.agent();
         agent.advance().await;
-        let paved = world.told().paved.unwrap();
+        let paved = world.reported().paved.unwrap();
         assert_eq!(paved.reason, PavedReason::InvalidConfiguration, "{}", paved.message);
         assert!(paved.message.contains("joinConfiguration"), "{}", paved.message);
         assert_eq!(world.images.asked.load(Ordering::Relaxed), 0);
@@ -164,7 +164,7 @@ fn standalone_expired_kubelet_certificate_is_reported_if_unreachable() {
             .unwrap();
         let reason = async || {
             world.agent().advance().await;
-            world.told().paved.unwrap().reason
+            world.reported().paved.unwrap().reason
         };
         world.plane.seen.send_modify(|seen| seen.api = Api::Away);
         assert_eq!(
@@ -191,7 +191,7 @@ fn a_rollback_comes_to_its_end_whatever_becomes_of_annotations() {
             world.react().await;
             agent.advance().await;
             agent.attempts = Attempts::default();
-            if world.told().rolled_back.is_some()
+            if world.reported().rolled_back.is_some()
                 && is_applied(&world, SlotName::A, 1)
                 && world.runs(SlotName::A).await
             {
@@ -210,7 +210,7 @@ fn a_rollback_comes_to_its_end_whatever_becomes_of_annotations() {
         for _ in 0..10 {
             agent.advance().await;
         }
-        let paved = world.told().paved.unwrap();
+        let paved = world.reported().paved.unwrap();
         assert_eq!(
             (paved.status, paved.reason),
             (Truth::True, PavedReason::ApiServerUnreachable),

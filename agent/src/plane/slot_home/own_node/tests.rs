@@ -26,9 +26,9 @@ impl FindKubelet for HangingKubelet {
 async fn search_for_a_kubelet_that_hangs_is_named_by_the_watchdog() {
     let liveness = Liveness::new(CancellationToken::new());
     let (look, kubelet) = (Arc::new(Notify::new()), Arc::new(HangingKubelet::default()));
-    let (told, _seen) = watch::channel(OwnNode::default());
+    let (reported, _seen) = watch::channel(OwnNode::default());
     let mut tasks = TaskSet::default();
-    let follower = NodeFollower::new(kubelet, "a".parse().unwrap(), Arc::clone(&look), told);
+    let follower = NodeFollower::new(kubelet, "a".parse().unwrap(), Arc::clone(&look), reported);
     tasks.reconcile(&liveness, "own Node", PULSE_INTERVAL * 2, follower);
     tokio::time::sleep(PULSE_INTERVAL * 10).await;
     assert_eq!(liveness.check(), Ok(()), "it waits");

@@ -226,7 +226,7 @@ async fn power_loops_end_with_the_source_of_operations() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_that_does_not_stay_on_is_given_up_after_five_attempts() {
+async fn machine_that_does_not_stay_on_is_left_after_five_attempts() {
     let world = one(PowerState::Off);
     let _pxed = world.start("a");
     for _ in 0..7200 {
@@ -440,7 +440,7 @@ async fn nothing_is_switched_before_it_is_known_what_operations_there_are() {
     first.task.abort();
     world.state().killed_after = None;
     assert_eq!(power_of(&world, "bmc1"), PowerState::Off);
-    let second = world.start_untold("b");
+    let second = world.start_unreported("b");
     tokio::time::sleep(Duration::from_secs(120)).await;
     assert_eq!(
         world.bmc("bmc1", |bmc| bmc.changes()),

@@ -46,7 +46,7 @@ async fn m6_the_bmc_sees_no_power_on_before_the_claim_and_off_after_the_release(
     let world = on_claim();
     let _pxed = world.start("a");
     passes(10).await;
-    assert_eq!(world.reason("node1", "PoweredOn"), "AwaitsClaim");
+    assert_eq!(world.reason("node1", "PoweredOn"), "ClaimPending");
     claim(&world, &["other"]);
     passes(10).await;
     assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
@@ -68,7 +68,7 @@ async fn m6_the_bmc_sees_no_power_on_before_the_claim_and_off_after_the_release(
     assert!(world.until(300, |world| power_of(world, "bmc1") == PowerState::Off).await);
     passes(30).await;
     assert_eq!(switched(&world), ["power on", "graceful power off"]);
-    assert_eq!(world.reason("node1", "PoweredOn"), "AwaitsClaim");
+    assert_eq!(world.reason("node1", "PoweredOn"), "ClaimPending");
     claim(&world, &["node1"]);
     assert!(world.until(10, |world| power_of(world, "bmc1") == PowerState::On).await);
 }

@@ -350,7 +350,7 @@ impl World {
 
     /// Starts a pxed that leads until it is stopped.
     pub(super) fn start(&self, instance: &str) -> Pxed {
-        let pxed = self.start_untold(instance);
+        let pxed = self.start_unreported(instance);
         self.tell_all();
         pxed
     }
@@ -362,7 +362,7 @@ impl World {
     }
 
     /// Starts a leading pxed that does not know the operations yet.
-    pub(super) fn start_untold(&self, instance: &str) -> Pxed {
+    pub(super) fn start_unreported(&self, instance: &str) -> Pxed {
         let (sender, operations) = mpsc::channel(10_000);
         *self.updates.lock().unwrap() = Some(sender);
         let far = Instant::now() + Duration::from_secs(1_000_000);

@@ -5,7 +5,7 @@ use std::fmt;
 
 /// All errors of a version.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub struct RenderKubeadmError(pub Vec<Mistake>);
+pub struct RenderKubeadmError(pub Vec<FieldError>);
 
 impl fmt::Display for RenderKubeadmError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -16,7 +16,7 @@ impl fmt::Display for RenderKubeadmError {
 
 /// Error in a version. Fields are named as in a MachineConfiguration's `template.kubernetes`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Mistake {
+pub enum FieldError {
     /// The text is not a version of Kubernetes.
     #[error("version {version:?} is not valid; write it like v1.34.4")]
     InvalidVersion {
@@ -101,15 +101,15 @@ pub enum Mistake {
 
 /// Collects errors while checking continues.
 #[derive(Debug, Default)]
-pub(crate) struct Mistakes(Vec<Mistake>);
+pub(crate) struct FieldErrors(Vec<FieldError>);
 
-impl Mistakes {
-    pub(crate) fn push(&mut self, mistake: Mistake) {
-        self.0.push(mistake);
+impl FieldErrors {
+    pub(crate) fn push(&mut self, field_error: FieldError) {
+        self.0.push(field_error);
     }
 
-    pub(crate) fn extend(&mut self, mistakes: impl IntoIterator<Item = Mistake>) {
-        self.0.extend(mistakes);
+    pub(crate) fn extend(&mut self, errors: impl IntoIterator<Item = FieldError>) {
+        self.0.extend(errors);
     }
 
     /// Returns the value if there is no error.
@@ -118,8 +118,8 @@ impl Mistakes {
     }
 }
 
-impl From<Mistake> for RenderKubeadmError {
-    fn from(mistake: Mistake) -> Self {
-        Self(vec![mistake])
+impl From<FieldError> for RenderKubeadmError {
+    fn from(field_error: FieldError) -> Self {
+        Self(vec![field_error])
     }
 }

@@ -5,17 +5,17 @@
 use bedplate_api::reason::Actor;
 
 use super::{Look, Paint, age, clean};
-use crate::diagnosis::Awaited;
+use crate::diagnosis::Diagnosis;
 
 /// Returns a paragraph for each Machine, in this order.
-pub(crate) fn awaited(all: &[Awaited], look: Look) -> String {
+pub(crate) fn diagnosis(all: &[Diagnosis], look: Look) -> String {
     if all.is_empty() {
         return "no Machines; see docs/guides/machine.md\n".to_owned();
     }
     all.iter().map(|one| paragraph(one, look)).collect()
 }
 
-fn paragraph(one: &Awaited, look: Look) -> String {
+fn paragraph(one: &Diagnosis, look: Look) -> String {
     let since = one.since.map(|since| format!(" for {}", age(since, look))).unwrap_or_default();
     let name = look.paint(Paint::Heading, &clean(&one.machine));
     let (state, paint) = match one.from {
