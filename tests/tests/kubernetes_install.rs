@@ -67,9 +67,9 @@ fn versions(kubernetes: &Kubernetes) -> BTreeMap<String, String> {
 #[test]
 fn a_cluster_gets_everything_once_and_the_same_again_changes_nothing() {
     let kubernetes = Kubernetes::start().unwrap();
-    let nobody = install(&kubernetes, &[]);
-    assert_eq!(nobody.status.code(), Some(64), "{}", text(&nobody));
-    assert!(text(&nobody).contains("deploy/Containerfile"), "{}", text(&nobody));
+    let refused = install(&kubernetes, &[]);
+    assert_eq!(refused.status.code(), Some(64), "{}", text(&refused));
+    assert!(text(&refused).contains("deploy/Containerfile"), "{}", text(&refused));
 
     let nowhere = Directory::new("install").unwrap();
     let mut lost = Command::new(bedplate_tests::pxed::binary("bedplate").unwrap());
