@@ -53,14 +53,18 @@ fn bootstrap() -> String {
 
 /// Components of a provider: definitions, policies, and then the program with its rights.
 fn components(head: &str, definitions: &[CustomResourceDefinition], files: [&str; 2]) -> String {
-    let mut text = format!("{head}apiVersion: v1\nkind: Namespace\nmetadata:\n  name: bedplate-system\n");
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
+    // With the label of deploy/namespace.yaml: without it, an apply by the same manager would remove the label.
+    let namespace =
+        std::fs::read_to_string(deploy.join("namespace.yaml")).expect("deploy/namespace.yaml is there");
+    let mut text = format!("{head}{namespace}");
     for definition in definitions {
         let yaml = serde_saphyr::to_string(definition).expect("a definition is plain data");
         write!(text, "---\n{}\n", yaml.trim_end()).expect("a String takes all text");
     }
     for file in files {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/cluster-api").join(file);
-        let part = std::fs::read_to_string(path).expect("the parts of the provider are there");
+        let part = std::fs::read_to_string(deploy.join("cluster-api").join(file))
+            .expect("the parts of the provider are there");
         write!(text, "---\n{part}").expect("a String takes all text");
     }
     text

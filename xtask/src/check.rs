@@ -1,6 +1,6 @@
 //! Checks that are not tests: format and size of the agent. `deny` checks dependencies, `programs` lints, `fuzz` parsers.
 //!
-//! Generated files (api/tests/generated.rs) and units (tests/tests/systemd_units.rs) are tests.
+//! Generated files (api/tests/generated.rs) and units (tests/tests/images/units.rs) are tests.
 
 use anyhow::{Context, Result, ensure};
 

@@ -17,7 +17,8 @@ const HEAD: &str = "\
 
 # API reference
 
-All fields of Bedplate's own kinds. `kubectl explain KIND.spec` prints the same descriptions.
+All fields of Bedplate's own kinds. `kubectl explain KIND.spec --api-version=bedplate.dev/v1alpha1` prints
+the same descriptions. The option is needed only for kinds whose name another API uses, such as Machine of Cluster API.
 
 - `[]` after a name: each entry of the list. `<key>`: each key of the map.
 - A required field is required only if its parent is set.
@@ -371,7 +372,7 @@ fn bounds(schema: &Value) -> Vec<String> {
 }
 
 /// Removes the sentences that repeat the default or the bounds.
-fn without_range(text: String, schema: &Value) -> String {
+fn without_range(text: &str, schema: &Value) -> String {
     let default = match &schema["default"] {
         Value::String(word) => Some(format!("default: `{word}`")),
         value @ (Value::Bool(_) | Value::Number(_)) => Some(format!("default: {value}")),

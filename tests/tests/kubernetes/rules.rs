@@ -120,9 +120,16 @@ fn expand(value: Value) -> Value {
     }
 }
 
-/// Returns the cases of all rules of our kinds.
+/// Returns the cases of all rules of our kinds. Rules of updates have tests in `crds.rs`.
 pub(crate) fn all() -> Vec<Case> {
-    cases(of_kinds())
+    let all = cases(of_kinds());
+    let update = all.iter().find(|case| case.before.is_some());
+    assert!(
+        update.is_none(),
+        "a case of tests/cases/crd must not set `update`: {:?}",
+        update.map(|case| &case.message)
+    );
+    all
 }
 
 /// Returns the cases of all rules of the infrastructure kinds.
