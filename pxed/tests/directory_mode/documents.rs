@@ -40,7 +40,7 @@ fn every_manifest_of_the_documents_is_taken_from_a_directory() {
             if let Err(problems) = read_manifest(&text) {
                 let mut problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
                 // An example for hosts of a cluster: they join that cluster.
-                problems.retain(|problem| !problem.contains("discovery must be set without a cluster"));
+                problems.retain(|problem| !problem.contains("discovery must be set on a standalone host"));
                 if problems.is_empty() {
                     continue;
                 }
