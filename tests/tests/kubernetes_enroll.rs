@@ -190,7 +190,7 @@ fn fields_have_their_writers(rig: &mut Rig<'_>) {
     assert_eq!(status["agent"]["bootID"], kernel.trim());
     assert!(status["hardware"]["cpu"]["threads"].as_i64().unwrap() > 0, "{status}");
     assert!(
-        status["conditions"].to_string().contains("selects no stateDisk, so state is in memory"),
+        status["conditions"].to_string().contains("no stateDisk, so state is lost"),
         "{status}"
     );
     let managers = machine["metadata"]["managedFields"].as_array().cloned().unwrap();

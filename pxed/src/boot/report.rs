@@ -189,10 +189,8 @@ pub(crate) fn apply_timeline(status: &mut MachineStatus, timeline: &Timeline, st
     };
     let message = match (up, state) {
         (false, _) => &description,
-        (true, State::Disk) => "the host's user space has started",
-        (true, State::Memory) => {
-            "the host's user space has started; its Machine selects no stateDisk, so state is in memory and is lost at the next boot"
-        }
+        (true, State::Disk) => "user space has started",
+        (true, State::Memory) => "user space has started; no stateDisk, so state is lost at the next boot",
     };
     set_condition(status, up, reason, message, None, now);
     if timeline.stage == Stage::Enrolled {

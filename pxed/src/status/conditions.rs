@@ -41,14 +41,7 @@ pub fn apply_contested(status: &mut MachineStatus, message: Option<&str>, now: T
     } else if booted(status).is_some_and(|c| c.reason == BootedReason::DuplicateMacAddress) {
         let stage = status.boot.as_ref().and_then(|boot| boot.stage);
         if stage.is_some_and(|stage| stage >= Stage::Userspace) {
-            set_condition(
-                status,
-                true,
-                BootedReason::UserspaceStarted,
-                "the host's user space has started",
-                None,
-                now,
-            );
+            set_condition(status, true, BootedReason::UserspaceStarted, "user space has started", None, now);
         } else {
             let message = "the MAC addresses are unique again; waiting for the machine to boot";
             set_condition(status, false, BootedReason::AwaitingBoot, message, None, now);
