@@ -179,7 +179,7 @@ impl Look<'_> {
             Some(POWER_OFF_FINALIZER) if self.machine.spec.paused => (Actor::User, unpause()),
             Some(POWER_OFF_FINALIZER) => (
                 Actor::Pxed,
-                "no action needed; pxed powers the machine off first: `bedplate power status NAME`",
+                "No action needed; pxed powers the machine off first: `bedplate power status NAME`.",
             ),
             Some(name) if name.starts_with("bedplate.dev/") => {
                 if let Some(drained) = self.condition(type_::DRAINED) {
@@ -187,8 +187,8 @@ impl Look<'_> {
                 }
                 (Actor::Controller, text(DrainedReason::Draining))
             }
-            Some(_) => (Actor::Other, "no action needed; the program that set this finalizer removes it"),
-            None => (Actor::Cluster, "no action needed"),
+            Some(_) => (Actor::Other, "No action needed; the program that set this finalizer removes it."),
+            None => (Actor::Cluster, "No action needed."),
         };
         let what = match finalizers.as_slice() {
             [] => "the Machine is being deleted".to_owned(),
@@ -229,7 +229,7 @@ impl Look<'_> {
             return Some(self.of(off));
         }
         let what = "the agent does not report any more; its last report of the node may be outdated";
-        let next = "check that the host is up, its clock is right, and it reaches the API server: `bedplate power status NAME`, and `bedplate-agent status` on the host";
+        let next = "Check that the host is up, its clock is right, and it reaches the API server: `bedplate power status NAME`, and `bedplate-agent status` on the host.";
         Some(Diagnosis {
             since: Some(heard),
             ..self.says(Actor::Agent, DiagnosisReason::AgentSilent.as_str(), what, next)
@@ -268,7 +268,7 @@ impl Look<'_> {
             _ => {
                 let (what, next) = (
                     "the node is not created yet",
-                    "no action needed; see the agent's report with `bedplate machine show NAME`",
+                    "No action needed; `bedplate machine show NAME` has the agent's report.",
                 );
                 self.says(Actor::Agent, ReadyReason::AwaitingAgent.as_str(), what, next)
             }
@@ -283,25 +283,25 @@ impl Look<'_> {
                 Actor::User,
                 EnrolledReason::AwaitingEnrollment.as_str(),
                 "no agent has enrolled; an operator must install it",
-                "run `bedplate machine token NAME` on pxed's machine, then `bedplate-agent enroll` on the host; see docs/concepts/agent.md",
+                "Run `bedplate machine token NAME` on pxed's machine, then `bedplate-agent enroll` on the host; see docs/concepts/agent.md.",
             ),
             PROVIDER_PXE if self.status.boot.is_none() => self.says(
                 Actor::Host,
                 BootedReason::AwaitingBoot.as_str(),
                 format!("no pxed of site {site} has received a packet of the machine"),
-                "check power, boot order (network first) and MAC address, and that a pxed of the site runs: `bedplate explain NAME`",
+                "Check power, boot order (network first) and MAC address, and that a pxed of the site runs: `bedplate explain NAME`.",
             ),
             PROVIDER_PXE => self.says(
                 Actor::Agent,
                 EnrolledReason::AwaitingEnrollment.as_str(),
                 "the host has booted, and has not enrolled",
-                "see the timeline with `bedplate machine show NAME`, and docs/concepts/agent.md",
+                "See the timeline with `bedplate machine show NAME`, and docs/concepts/agent.md.",
             ),
             provider => self.says(
                 Actor::Other,
                 EnrolledReason::AwaitingEnrollment.as_str(),
                 format!("external provider {provider} has not enrolled the host"),
-                "check the controller of that provider; it enrolls the host with a token of `bedplate machine token NAME`; see docs/design/providers.md",
+                "Check the controller of that provider; it enrolls the host with a token of `bedplate machine token NAME`; see docs/design/providers.md.",
             ),
         }
     }
@@ -330,7 +330,7 @@ impl Look<'_> {
 
     fn unselected(&self) -> Diagnosis {
         let since = self.condition(type_::ENROLLED).map(|enrolled| enrolled.last_transition_time.0);
-        let next = "check that it runs: `kubectl -n bedplate-system get deployment bedplate-controller`; without a cluster, check pxed";
+        let next = "Check that it runs: `kubectl -n bedplate-system get deployment bedplate-controller`. Without a cluster, check pxed.";
         let what = "the host is enrolled, and no version is selected yet";
         Diagnosis {
             since,
@@ -342,7 +342,7 @@ impl Look<'_> {
         let back = self.status.rolled_back.as_ref()?;
         let what = format!("{} failed and was rolled back: {}", back.from.version_name(), back.message);
         let next = format!(
-            "correct the MachineConfiguration, which makes a new version, or name an earlier one: `bedplate config rollback {} --machine NAME`",
+            "Correct the MachineConfiguration, which makes a new version, or name an earlier one: `bedplate config rollback {} --machine NAME`.",
             back.from.name
         );
         Some(Diagnosis {
@@ -370,15 +370,16 @@ impl Look<'_> {
             let own = self.machine.metadata.name.as_deref().unwrap_or_default();
             if let Some(stopped) = stopped.as_ref().filter(|stopped| stopped.holds(own)) {
                 let what = format!("{what}; the rolling update has stopped: {}", stopped.message);
-                let next =
-                    format!("resolve that to continue the rolling update; see `bedplate config show {name}`");
+                let next = format!(
+                    "Resolve that to continue the rolling update; see `bedplate config show {name}`."
+                );
                 return Some(self.says(Actor::User, DiagnosisReason::RolloutStopped.as_str(), what, &next));
             }
             let next =
-                format!("no action needed; follow the rolling update with `bedplate config show {name}`");
+                format!("No action needed; follow the rolling update with `bedplate config show {name}`.");
             return Some(self.says(Actor::Controller, DiagnosisReason::AwaitingTurn.as_str(), what, &next));
         }
-        let next = "to repave the host: `kubectl drain NAME`, then `kubectl delete node NAME`";
+        let next = "To repave the host: `kubectl drain NAME`, then `kubectl delete node NAME`.";
         Some(self.says(Actor::User, DiagnosisReason::AwaitingRepave.as_str(), what, next))
     }
 
