@@ -24,6 +24,7 @@ pub mod pxed;
 pub mod qemu;
 pub mod rack;
 pub mod registry;
+pub mod screen;
 pub mod secret;
 pub mod site;
 pub mod table;

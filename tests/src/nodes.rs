@@ -231,18 +231,23 @@ impl Nodes {
         Ok(template)
     }
 
-    /// Applies the one configuration, which selects every Machine: with this strategy of updates, and what `more` puts over the
+    /// Returns the one configuration, which selects every Machine: with this strategy of updates, and what `more` puts over the
     /// template.
+    ///
+    /// # Errors
+    /// Kubernetes' programs are missing.
+    pub fn configuration(&self, strategy: &Value, more: &Value) -> Result<Value> {
+        Ok(json!({"apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration",
+            "metadata": {"name": CONFIGURATION}, "spec": {"machineSelector": {}, "updateStrategy": strategy,
+            "template": self.template(more)?}}))
+    }
+
+    /// Applies [`Nodes::configuration`].
     ///
     /// # Errors
     /// The API server refuses it.
     pub fn configure(&self, site: &Site<'_>, strategy: &Value, more: &Value) -> Result<()> {
-        self.apply(
-            site,
-            &json!({"apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration",
-                "metadata": {"name": CONFIGURATION}, "spec": {"machineSelector": {}, "updateStrategy": strategy,
-                "template": self.template(more)?}}),
-        )
+        self.apply(site, &self.configuration(strategy, more)?)
     }
 
     /// Applies an object as the administrator.

@@ -25,8 +25,18 @@ const STAGES: [&str; 10] = [
     "Userspace",
     "Enrolled",
 ];
-/// Maximum number of characters of the pending step that are shown.
-const MAX_WAITING_CHARS: usize = 76;
+/// Mark of a stage that the boot has reached.
+const REACHED: char = '●';
+/// Mark of an earlier stage that the boot has not reported.
+const SKIPPED: char = '○';
+/// Mark of a stage that is still to come.
+const MISSING: char = '·';
+/// Heading of the columns of [`Row::line`].
+const HEAD: &str = "SERVER    POWER  BOOT       PHASE                VERSION  NODE             WAITING";
+/// Maximum number of characters of the pending step in a line of a log.
+const MAX_LOGGED_CHARS: usize = 76;
+/// Maximum number of characters of the pending step in the table, so that a row has at most 130 columns.
+const MAX_SHOWN_CHARS: usize = 53;
 
 /// A server as it stands.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -61,7 +71,7 @@ impl Row {
             (false, true) => "not Ready, cordoned",
         });
         let ready = condition(machine, "Ready");
-        let awaited = ready["message"].as_str().filter(|_| ready["status"] != "True").unwrap_or_default();
+        let pending = ready["message"].as_str().filter(|_| ready["status"] != "True").unwrap_or_default();
         let reached = timeline::of(machine);
         Self {
             name: text("/metadata/name"),
@@ -71,20 +81,36 @@ impl Row {
             phase: text("/status/phase"),
             version,
             node: node.to_owned(),
-            // The words of kubeadm are in its log.
-            waiting: awaited
-                .split(": it says")
-                .next()
-                .unwrap_or_default()
-                .chars()
-                .take(MAX_WAITING_CHARS)
-                .collect(),
+            waiting: cut(pending, MAX_LOGGED_CHARS),
         }
+    }
+
+    /// Returns true if this is the phase of the Machine.
+    pub fn is_in(&self, phase: &str) -> bool {
+        self.phase == phase
+    }
+
+    /// Returns true if the server is switched on.
+    pub fn is_on(&self) -> bool {
+        self.power == "On"
+    }
+
+    /// Returns true if the latest boot has reached this stage.
+    pub fn has_reached(&self, stage: &str) -> bool {
+        let mark =
+            STAGES.iter().position(|known| *known == stage).and_then(|index| self.boot.chars().nth(index));
+        mark.is_some_and(|mark| mark != MISSING)
+    }
+
+    /// Returns true if its Node is cordoned.
+    pub fn is_cordoned(&self) -> bool {
+        self.node.ends_with("cordoned")
     }
 
     fn line(&self) -> String {
         let or = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
-        let Self { name, boot, waiting, .. } = self;
+        let Self { name, boot, .. } = self;
+        let waiting = cut(&self.waiting, MAX_SHOWN_CHARS);
         let (power, phase, version, node) =
             (or(&self.power), or(&self.phase), or(&self.version), or(&self.node));
         format!("{name:<9} {power:<6} {boot} {phase:<20} {version:<8} {node:<16} {waiting}")
@@ -113,17 +139,32 @@ impl Row {
     }
 }
 
-/// A mark for each stage: reached, passed over (a card with iPXE in it fetches no loader), still to come.
+/// Returns the text, or its start and an ellipsis if it has more than `most` characters.
+fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some(_) => text.chars().take(most - 1).chain(['…']).collect(),
+        None => text.to_owned(),
+    }
+}
+
+/// Returns the heading and the rows, without colors.
+pub fn lines(rows: &[Row], elapsed: Duration) -> Vec<String> {
+    let head = format!("{HEAD:<100} {:>5.1} s", elapsed.as_secs_f64());
+    let lines = [head].into_iter().chain(rows.iter().map(Row::line));
+    lines.map(|line| format!("  {}", line.trim_end())).collect()
+}
+
+/// Returns a mark for each stage. A card with iPXE in it skips the loader.
 fn marks(reached: &[timeline::Reached]) -> String {
     let there = |stage: &str| reached.iter().any(|r| r.stage == stage && r.failure.is_none());
     let last = STAGES.iter().rposition(|stage| there(stage));
     let mark = |(index, stage): (usize, &&str)| {
         if there(stage) {
-            '●'
+            REACHED
         } else if last.is_some_and(|last| index < last) {
-            '○'
+            SKIPPED
         } else {
-            '·'
+            MISSING
         }
     };
     STAGES.iter().enumerate().map(mark).collect()
@@ -140,23 +181,26 @@ pub struct Table {
 impl Table {
     /// Shows the rows.
     pub fn show(&mut self, rows: &[Row], elapsed: Duration) {
-        let seconds = elapsed.as_secs_f64();
         if std::io::stdout().is_terminal() {
-            self.draw(rows, seconds);
+            self.draw(rows, elapsed);
         } else {
-            self.tell(rows, seconds);
+            self.tell(rows, elapsed.as_secs_f64());
         }
         let _ = std::io::stdout().flush();
     }
 
-    fn draw(&mut self, rows: &[Row], seconds: f64) {
+    /// Draws the table over its last state. A narrow terminal cuts the rows: with a wrapped row, the next table would start too low.
+    fn draw(&mut self, rows: &[Row], elapsed: Duration) {
+        const NO_WRAP: &str = "\x1b[?7l";
+        const WRAP: &str = "\x1b[?7h";
         let up = if self.drawn > 0 { format!("\x1b[{}A", self.drawn) } else { String::new() };
-        let head = "SERVER    POWER  BOOT       PHASE                VERSION  NODE             WAITING";
-        println!("{up}\x1b[2K  {}", bold(&format!("{head:<100} {seconds:>5.1} s")));
-        for row in rows {
-            println!("\x1b[2K  {}", row.line());
+        let lines = lines(rows, elapsed);
+        self.drawn = lines.len();
+        print!("{up}{NO_WRAP}");
+        for (number, line) in lines.into_iter().enumerate() {
+            println!("\x1b[2K{}", if number == 0 { bold(&line) } else { line });
         }
-        self.drawn = rows.len() + 1;
+        print!("{WRAP}");
     }
 
     fn tell(&mut self, rows: &[Row], seconds: f64) {
@@ -192,12 +236,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_says_what_is_applied_what_is_to_come_and_what_is_awaited() {
+    fn row_shows_applied_next_and_pending_versions() {
         let machine = json!({"metadata": {"name": "server-1"}, "status": {
             "phase": "Repaving", "power": {"state": "On"}, "applied": {"version": 1}, "selected": {"version": 2},
             "boot": {"timeline": [{"stage": "Discover", "time": "2026-01-01T00:00:01Z"},
                 {"stage": "Acknowledged", "time": "2026-01-01T00:00:02Z"}]},
-            "conditions": [{"type": "Ready", "status": "False", "message": "kubeadm joins for 12 s: it says much"}]}});
+            "conditions": [{"type": "Ready", "status": "False", "message": "kubeadm joins for 12 s"}]}});
         let node = json!({"spec": {"unschedulable": true},
             "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
         let row = Row::of(&machine, Some(&node));
@@ -211,6 +255,16 @@ mod tests {
         );
         let later = Row { waiting: "kubeadm joins for 13 s".to_owned(), ..row.clone() };
         assert_eq!(later.news(), row.news(), "a number that counts on is no news");
+    }
+
+    #[test]
+    fn table_has_at_most_130_columns() {
+        let waiting =
+            "waiting for the root file system since 00:09:08, which the host image should have".to_owned();
+        let row = Row { name: "server-1".to_owned(), boot: marks(&[]), waiting, ..Row::default() };
+        let lines = lines(&[row], Duration::from_secs(12));
+        assert_eq!(lines[1].chars().count(), 130, "{}", lines[1]);
+        assert!(lines[0].ends_with("  12.0 s") && lines[1].ends_with('…'), "{lines:?}");
     }
 
     #[test]
