@@ -158,7 +158,7 @@ impl Tables<'_> {
         let (text, values) = parts(description(schema));
         let range = range(schema, (!values.is_empty()).then(|| self.kind.to_lowercase()));
         let is_status = path.starts_with("status");
-        let mut description = without_range(text, schema);
+        let mut description = without_range(&text, schema);
         if is_status && let Some((before, _)) = description.rsplit_once("Written by ") {
             description = before.trim_end().to_owned();
         }
