@@ -176,7 +176,10 @@ mod tests {
                 "a relay of 10.8.0.0/24 has a fixed address of a Machine: that host could",
             ),
             (ignored(Silence::NotDiscovered), "without a DHCPDISCOVER"),
-            (ignored(Silence::FixedOutside), "add one of 10.8.0.0/24 to spec.pxe.interfaces[].addresses"),
+            (
+                ignored(Silence::FixedOutside),
+                "add an address of 10.8.0.0/24 to spec.pxe.interfaces[].addresses",
+            ),
             (ignored(Silence::NotOnLink), "(not_on_link); send it through a listed relay"),
         ] {
             assert!(ignored.advice().contains(part), "{}", ignored.advice());

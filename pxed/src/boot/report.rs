@@ -441,7 +441,7 @@ mod tests {
             let mut status = MachineStatus::default();
             apply_timeline(&mut status, &timeline, state, at(10));
             let message = &status.conditions[0].message;
-            assert_eq!(message.contains("state is in memory"), expected, "{stage:?} {state:?}: {message}");
+            assert_eq!(message.contains("state is lost"), expected, "{stage:?} {state:?}: {message}");
         }
     }
 }

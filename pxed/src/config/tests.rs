@@ -220,7 +220,7 @@ fn each_bad_kernel_argument_is_an_error() {
     let long = vec!["x".repeat(500); 6].join("\", \"");
     let found = errors_of("console=ttyS0", &long);
     assert_eq!(found.len(), 1, "{found:?}");
-    assert!(found[0].contains("kernel-arguments: together they have 3006 bytes"), "{found:?}");
+    assert!(found[0].contains("kernel-arguments: the arguments have 3006 bytes together"), "{found:?}");
 }
 
 #[test]

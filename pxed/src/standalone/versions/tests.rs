@@ -328,7 +328,7 @@ fn a_name_in_two_places_changes_nothing_and_both_are_named() {
     assert_eq!(site.versions(), [version(1, true)]);
     assert_eq!(
         site.problems(),
-        ["MachineConfiguration w stands in w.yaml:1 and in x.yaml:1: neither is taken"]
+        ["MachineConfiguration w is defined in w.yaml:1 and in x.yaml:1; neither is used"]
     );
 }
 
