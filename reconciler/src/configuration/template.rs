@@ -117,7 +117,10 @@ mod tests {
             json!({ "role": "ControlPlane", "apiServerEndpoint": "k:6443", "clusterConfiguration": {} }),
         ] {
             let why = why(&kubernetes(&more)).unwrap_or_default();
-            assert!(why.starts_with("spec.template.kubernetes: role is ControlPlane"), "{more}: {why}");
+            assert!(
+                why.starts_with("spec.template.kubernetes: role ControlPlane without a joinConfiguration"),
+                "{more}: {why}"
+            );
             assert_eq!(why_of(&kubernetes(&more), true), None, "{more}");
         }
         let wrong = kubernetes(&json!({ "role": "ControlPlane", "nodeLabels": { "a b": "x" } }));

@@ -120,7 +120,7 @@ fn an_operation_waits_a_moment_for_its_machine_and_then_fails() {
     let plan = look(&new, None, 10);
     let (state, reason, message) = written(&plan);
     assert_eq!((state, reason), (FAILED, "MachineNotFound"));
-    assert!(message.contains("no Machine a"), "{message}");
+    assert!(message.contains("Machine a does not exist"), "{message}");
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn taken_operation_is_left_to_its_executor_for_30_s_after_its_timeout() {
         let plan = look(&taken(100), machine, 190);
         let (state, reason, message) = written(&plan);
         assert_eq!((state, reason), (FAILED, "TimedOut"));
-        assert!(message.starts_with("bedplate-agent/a took it"), "{message}");
+        assert!(message.starts_with("bedplate-agent/a started the operation"), "{message}");
     }
 }
 
