@@ -87,7 +87,7 @@ fn a_refused_password_is_tried_once_and_shown_nowhere() {
 fn errors_are_reported_before_a_password_prompt() {
     let wrong = |line: &str| bedplate(line).1.unwrap_err().to_string();
     assert!(wrong("http://10.0.0.1/redfish/v1/Systems/1 --username root").contains("--system-id"));
-    assert!(wrong("http://10.0.0.1 --username root").contains("readable"));
+    assert!(wrong("http://10.0.0.1 --username root").contains("without encryption"));
     assert!(wrong("10.0.0.1 --protocol ipmi --insecure --username root").contains("--insecure"));
     assert!(wrong("10.0.0.1 --ca-file /nonexistent/ca.pem").contains("/nonexistent/ca.pem"));
     assert!(wrong("10.0.0.1 --ca-file Cargo.toml").contains("Cargo.toml has no certificate"));
