@@ -115,7 +115,7 @@ fn machine_in_a_subnet_without_its_fixed_address_gets_none_and_is_named() -> Res
     ensure!(given.is_err(), "{given:?}");
     pxed.process().wait_said("AddressOutsideSubnets", Duration::from_secs(30))?;
     let said = pxed.process().said();
-    ensure!(said.contains("add one of 10.7.0.0/24 to spec.pxe.interfaces[].addresses"), "{said}");
+    ensure!(said.contains("add an address of 10.7.0.0/24 to spec.pxe.interfaces[].addresses"), "{said}");
     Ok(())
 }
 

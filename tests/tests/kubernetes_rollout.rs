@@ -181,7 +181,7 @@ async fn c4_a_host_that_does_not_get_the_version_keeps_no_other_from_its_turn() 
     let left =
         site.until(("mc", "dry"), "the other's end", |mc| site::progressing(mc) == "AwaitingPrefetch").await;
     let message = site::message(&left, "Progressing");
-    assert!(message.contains("dry-1 does not get dry-v2 (ImageUnavailable"), "{message}");
+    assert!(message.contains("dry-1 has not prepared dry-v2 (ImageUnavailable"), "{message}");
     let dry = site.get("machine", "dry-1").unwrap();
     assert!(site::message(&dry, "Ready").contains("dry-v2 is not prepared"), "{dry:#}");
     assert!(!is_cordoned(&site.get("node", "dry-1").unwrap()));
