@@ -138,6 +138,6 @@ mod tests {
         assert_eq!(loaders.file("undionly.kpxe").unwrap().bytes.as_ref(), b"bios");
         assert_eq!(loaders.name(Platform::UefiX64, Transport::Tftp), None);
         assert_eq!(loaders.missing().len(), 1);
-        assert!(loaders.missing()[0].problem.ends_with("Debian's package ipxe has it"));
+        assert!(loaders.missing()[0].problem.ends_with("Debian's package ipxe provides it"));
     }
 }

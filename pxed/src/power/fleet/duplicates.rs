@@ -120,7 +120,7 @@ mod tests {
             assert_eq!(message.is_some(), expected, "{first:?} {second:?}");
             assert_eq!(contested.message(&b).is_some(), expected);
             assert!(message.is_none_or(
-                |message| message.contains("that of b too") && message.contains("bmc.redfish.systemID")
+                |message| message.contains("also that of b;") && message.contains("bmc.redfish.systemID")
             ));
         }
     }

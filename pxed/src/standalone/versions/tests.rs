@@ -279,7 +279,7 @@ fn v3_configuration_in_use_outlives_manifest_and_is_reported() {
     site.settle();
     let problems = site.problems();
     assert!(problems[0].contains("w was removed from its manifest (w.yaml)"), "{problems:?}");
-    assert!(problems[0].contains("in use by a: write it again"), "{problems:?}");
+    assert!(problems[0].contains("in use by a; write it again"), "{problems:?}");
     let mut other = machine(json!({}));
     other.metadata.name = Some("b".to_owned());
     site.machines.push(other);
