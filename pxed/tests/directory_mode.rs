@@ -180,7 +180,7 @@ fn check(arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn a_configuration_with_mistakes_is_64_and_lists_them_all() {
+fn configuration_with_errors_exits_with_64_and_lists_all() {
     let pxed = Pxed::new();
     let file = pxed.path("pxed.toml");
     let file = file.to_str().unwrap();

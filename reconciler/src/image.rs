@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_kept_by_whoever_writes_the_status_next() {
+    fn answer_of_the_registry_is_kept_by_the_next_status_write() {
         let known = digest().parse().unwrap();
         let mut version = tagged(&json!({ "deployed": false, "machines": 0 }));
         let refused = answered(&version, Err("away".to_owned()), Timestamp::UNIX_EPOCH);

@@ -50,7 +50,7 @@ async fn look(machine: Arc<Machine>, turn: Option<Again>, world: &World) -> Resu
     let cached = world.stores.nodes.get(&ObjectRef::new(&name));
     let has_node = machine.status.as_ref().is_some_and(|status| status.node_ref.is_some());
     // The new version enqueues the Machine again. A condition written until then would soon be outdated.
-    if cached.is_none() && !has_node && world.stores.index().awaits_first_version(&machine) {
+    if cached.is_none() && !has_node && world.stores.index().needs_first_version(&machine) {
         return Ok(());
     }
     // A stale store must not cause a repave, or the power-off of a server that runs a node.

@@ -197,7 +197,7 @@ async fn c4_node_is_deleted_without_pods_if_its_machine_still_needs_an_update() 
 }
 
 #[tokio::test]
-async fn c4_a_pod_that_a_budget_holds_is_said_on_the_node_and_given_up_in_time() {
+async fn c4_pod_that_a_budget_holds_is_named_on_the_node_until_the_timeout() {
     let pods = vec![pod("web", Some("ReplicaSet"))];
     let cluster = Cluster { machine: machine(2, &prepared()), node: ours(&now()), pods, eviction: 429 };
     let (get, patch) = (format!("GET {NODE}"), format!("PATCH {NODE}"));
@@ -242,7 +242,7 @@ async fn c4_clock_leap_of_the_controller_neither_ends_nor_extends_a_drain() {
 }
 
 #[tokio::test]
-async fn c4_a_drain_is_not_given_up_before_its_pods_were_asked_to_leave_once() {
+async fn c4_drain_evicts_its_pods_once_before_it_times_out() {
     let pods = vec![pod("web", Some("ReplicaSet"))];
     let node = ours("2026-01-01T00:00:00Z");
     let cluster = Cluster { machine: machine(2, &prepared()), node, pods, eviction: 429 };

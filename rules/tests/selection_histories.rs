@@ -535,7 +535,7 @@ fn paused_deleted_or_claimed_machines_are_skipped() {
 }
 
 #[test]
-fn d1_a_pool_machine_is_matched_by_no_selector_and_awaits_a_claim() {
+fn d1_pool_machine_is_matched_by_no_selector_and_waits_for_a_claim() {
     let every = json!({ "machineSelector": {} });
     let pool = json!({ "claimPolicy": { "namespaces": ["team-a", "team-b"], "release": "Empty" } });
     let mut world = World::with(vec![configuration("w", "1", &every)], vec![machine("a", json!({}), pool)]);

@@ -189,10 +189,7 @@ fn fields_have_their_writers(rig: &mut Rig<'_>) {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     assert_eq!(status["agent"]["bootID"], kernel.trim());
     assert!(status["hardware"]["cpu"]["threads"].as_i64().unwrap() > 0, "{status}");
-    assert!(
-        status["conditions"].to_string().contains("no stateDisk, so state is lost"),
-        "{status}"
-    );
+    assert!(status["conditions"].to_string().contains("no stateDisk, so state is lost"), "{status}");
     let managers = machine["metadata"]["managedFields"].as_array().cloned().unwrap();
     let fields = |manager: &str| {
         let mut own = managers.iter().filter(|m| m["manager"] == manager && m["subresource"] == "status");

@@ -74,7 +74,7 @@ async fn c4_machines_are_updated_one_by_one_within_a_disruption_budget() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn c4_what_is_down_uses_up_the_budget_whoever_is_the_reason() {
+async fn c4_unavailable_nodes_use_up_the_budget_for_any_cause() {
     let (site, names) = (Site::shared(), ["budget-1", "budget-2", "budget-3", "budget-4"]);
     let spec = rolling(&json!({ "maxUnavailable": "50%" }));
     let fleet = paved(site, "budget", &spec, &names).await;

@@ -45,7 +45,7 @@ pub(crate) async fn ask(host: &Path, leader: Leader, filled: &Filled) -> Result<
         Ok(Err(error)) => Err(chain(&error)),
         Ok(Ok((200, _))) => Ok(()),
         Ok(Ok((status, text))) => Err(format!(
-            "{server} answered with status {status}: {}",
+            "{server} answered {status}: {}",
             text.trim().chars().take(300).collect::<String>()
         )),
     }

@@ -167,7 +167,7 @@ impl Index {
 
     /// Returns true if a Machine without a version may get one that is just being created. A condition
     /// written now would be outdated immediately.
-    pub fn awaits_first_version(&self, machine: &Machine) -> bool {
+    pub fn needs_first_version(&self, machine: &Machine) -> bool {
         let is_made = |name: &str| {
             let configuration = self.configurations.get(name);
             configuration.is_some_and(|configuration| makes_versions(configuration))

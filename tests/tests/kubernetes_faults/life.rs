@@ -41,7 +41,7 @@ impl Life {
             let (client, tenure) = (own.client(), Tenure::new(tenure));
             let stages = Stages::new(shutdown.clone());
             let running = (&tasks, &liveness, &stages);
-            let (mut started, _told) = run::begin(
+            let (mut started, _news) = run::begin(
                 &client,
                 (&tenure, "faults"),
                 &Metrics::default(),

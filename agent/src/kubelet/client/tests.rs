@@ -1,3 +1,5 @@
+//! Name, connection and requests of the kubelet client, against a TLS server that records what it is asked.
+
 use std::sync::Mutex;
 
 use base64::Engine as _;

@@ -317,7 +317,7 @@ spec:
     }
 
     #[test]
-    fn every_mistake_is_named_with_line_and_field() {
+    fn every_error_is_named_with_line_and_field() {
         let text = GOOD
             .replace("52:54:00:00:00:01", "53:54:00:00:00:01")
             .replace("provider: pxe", "provider: pxe\n  sit: lab")
@@ -450,12 +450,12 @@ spec:
     }
 
     #[test]
-    fn configuration_that_every_host_refuses_is_a_mistake_of_its_manifest() {
+    fn configuration_that_every_host_refuses_is_an_error_of_its_manifest() {
         let configuration = configuration();
         for (more, expected) in [
             (
                 "    files:\n    - {path: /a, content: '!', encoding: base64}\n",
-                "files[0] (/a): its content is not base64",
+                "files[0] (/a): the content is not base64",
             ),
             (
                 "    files: [{path: /srv/x, content: x}]\n    container: {binds: [/srv]}\n",

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn o7_an_operation_that_no_agent_takes_or_ends_is_given_up_by_its_time() {
+    fn o7_operation_that_no_agent_takes_or_finishes_expires() {
         let mut waiting = object("x", "reboot");
         waiting.metadata.creation_timestamp = Some(Time(at(0)));
         assert_eq!(expired(&waiting, at(3599)), None);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn o7_what_is_pxeds_own_is_not_given_up_here() {
+    fn o7_operation_of_pxed_does_not_expire_here() {
         let mut power = object("x", "powerCycle");
         power.metadata.creation_timestamp = Some(Time(at(0)));
         assert_eq!(expired(&power, at(99_999)), None);
