@@ -547,7 +547,7 @@ mod tests {
         let (found, problems) = names(&directory.update());
         assert_eq!(found, ["c"]);
         assert!(
-            problems[0].contains("a.yaml:1 and in ") && problems[0].contains("b.yaml:1: neither"),
+            problems[0].contains("a.yaml:1 and in ") && problems[0].contains("b.yaml:1; neither"),
             "{problems:?}"
         );
     }

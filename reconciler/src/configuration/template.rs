@@ -101,7 +101,7 @@ mod tests {
         for (more, words) in [
             (control_plane, "spec.template.container.network is Macvlan"),
             (with("files", file("/run/x", "plain")), "spec.template.files[0] (/run/x): /run is mounted"),
-            (with("files", file("/a", "base64")), "spec.template.files[0] (/a): its content is not base64"),
+            (with("files", file("/a", "base64")), "spec.template.files[0] (/a): the content is not base64"),
             (bound, "spec.template.files[0] (/srv/a): the bind /srv"),
             (with("container", json!({ "binds": ["/a\u{85}"] })), "spec.template.container.binds holds"),
         ] {

@@ -236,7 +236,7 @@ fn h7_user_named_earlier_version_is_selected_and_node_stays() {
         (false, ConfigurationPendingReason::ConfigurationNotFound)
     );
     assert!(
-        condition.message.starts_with("w-v1 is selected by spec.configurationRef, and stays: "),
+        condition.message.starts_with("w-v1 is selected by spec.configurationRef, and is kept: "),
         "{condition:?}"
     );
 }
