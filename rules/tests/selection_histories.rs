@@ -455,7 +455,7 @@ fn h3_a_choice_by_hardware_waits_until_the_agent_has_reported_it() {
     let Choice::Pending(pending) = world.choose("a", None) else { panic!("it would never get amd64") };
     assert_eq!(pending.reason, ConfigurationPendingReason::HardwareNotReported);
     assert!(
-        pending.message.contains("machineSelector of amd64 needs status.hardware.cpu"),
+        pending.message.contains("machineSelector of amd64 requires status.hardware.cpu"),
         "{}",
         pending.message
     );
