@@ -625,7 +625,7 @@ fn trust_5_kubelet_gets_its_serving_certificate_and_no_other() {
         site.get("service", "kubernetes").unwrap()["spec"]["clusterIP"].as_str().unwrap().to_owned();
     site.status("serves", &json!({ "addresses": [{ "type": "InternalIP", "address": service }] }));
     for (name, pem, words) in [
-        ("name", serving_request("serves", "other", &["10.7.9.1"]), "which is not serves"),
+        ("name", serving_request("serves", "other", &["10.7.9.1"]), "is not serves"),
         ("loopback", serving_request("serves", "serves", &["127.0.0.1"]), "127.0.0.1 is not reachable"),
         (
             "service",

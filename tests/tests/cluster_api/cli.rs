@@ -183,7 +183,7 @@ fn d8_host_is_confirmed_off_only_while_a_deleted_claimant_waits() {
         found["metadata"]["deletionTimestamp"].is_string()
     });
     let (code, _, err) = bedplate_as_admin(&confirm);
-    assert!(code == Some(1) && err.contains("the agent of Machine off-1 was heard at"), "{err}");
+    assert!(code == Some(1) && err.contains("the agent of Machine off-1 reported at"), "{err}");
     let (code, _, err) = bedplate_as_admin(&["claim", "release", "off-1", "--yes"]);
     assert!(code == Some(1) && err.contains("--host-is-off"), "{err}");
     agent.heard(LONG_AGO);

@@ -58,9 +58,12 @@ fn d1_lost_claim_is_made_again_only_if_its_host_reports_it() {
     remove_by_force(&granted(site, &team, "w-1", "", &agent));
     let is_lost = |found: &Value| claims(found, "ClaimLost");
     let lost = site.until(&team, ("bpm", "w-1"), "that the claim is lost", is_lost);
-    assert!(condition(&lost, "HostClaimed").2.starts_with("MachineClaim lost-1 is gone"), "{lost}");
+    assert!(
+        condition(&lost, "HostClaimed").2.starts_with("MachineClaim lost-1 is deleted or released"),
+        "{lost}"
+    );
     assert_eq!((ready(&lost).0, ready(&lost).1), ("False", "ClaimLost"), "{lost}");
-    until_event(&team.objects, "w-1", "ClaimLost", "MachineClaim lost-1 is gone");
+    until_event(&team.objects, "w-1", "ClaimLost", "MachineClaim lost-1 is deleted or released");
     // Another claimant takes the host. The first one takes neither this host nor another one.
     let second = granted(site, &team, "w-2", "", &agent);
     agent.report("Joined");
