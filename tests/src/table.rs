@@ -35,8 +35,8 @@ const MISSING: char = '·';
 const HEAD: &str = "SERVER    POWER  BOOT       PHASE                VERSION  NODE             WAITING";
 /// Maximum number of characters of the pending step in a line of a log.
 const MAX_LOGGED_CHARS: usize = 76;
-/// Maximum number of characters of the pending step in the table, so that a row has at most 130 columns.
-const MAX_SHOWN_CHARS: usize = 53;
+/// Maximum number of columns of a row of the table, without its indentation.
+const MAX_ROW_CHARS: usize = 128;
 
 /// A server as it stands.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -110,10 +110,11 @@ impl Row {
     fn line(&self) -> String {
         let or = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
         let Self { name, boot, .. } = self;
-        let waiting = cut(&self.waiting, MAX_SHOWN_CHARS);
         let (power, phase, version, node) =
             (or(&self.power), or(&self.phase), or(&self.version), or(&self.node));
-        format!("{name:<9} {power:<6} {boot} {phase:<20} {version:<8} {node:<16} {waiting}")
+        let start = format!("{name:<9} {power:<6} {boot} {phase:<20} {version:<8} {node:<16} ");
+        let waiting = cut(&self.waiting, MAX_ROW_CHARS.saturating_sub(start.chars().count()).max(1));
+        start + &waiting
     }
 
     /// The news of a row: a number that only counts on is not part of it.

@@ -151,6 +151,7 @@ mod tests {
             .map(|(name, transcript)| (name, picture(&transcript)))
             .collect();
         let stored = read(&folder, "svg").unwrap();
+        assert!(!drawn.is_empty(), "no transcript in {}", folder.display());
         let names: BTreeSet<&String> = drawn.keys().chain(stored.keys()).collect();
         let stale: Vec<_> = names.into_iter().filter(|name| drawn.get(*name) != stored.get(*name)).collect();
         assert!(stale.is_empty(), "pictures {stale:?} are stale; run `cargo xtask pictures`");

@@ -172,8 +172,8 @@ pub fn identified(status: &mut MachineStatus, identity: &Identity, mut quirks: V
     status.hardware.get_or_insert_with(Hardware::default).bmc = Some(bmc);
 }
 
-/// Records the pending power change. Returns true if the attempts have just been exhausted.
-pub fn set_pending(
+/// Records condition PoweredOn of a plan. Returns true if the attempts have just been exhausted.
+pub fn record_powered_on(
     status: &mut MachineStatus,
     plan: &Plan,
     state: Option<PowerState>,
@@ -399,7 +399,7 @@ mod tests {
         let mut status = MachineStatus::default();
         observed(&mut status, Some(PowerState::On), at(0));
         reachable(&mut status, false, None, at(0));
-        set_pending(
+        record_powered_on(
             &mut status,
             &Plan::Leave(Leave::Running { settled: true }),
             Some(PowerState::On),
@@ -410,7 +410,7 @@ mod tests {
         for second in [60, 299] {
             observed(&mut status, Some(PowerState::On), at(second));
             assert!(!reachable(&mut status, false, None, at(second)));
-            set_pending(
+            record_powered_on(
                 &mut status,
                 &Plan::Leave(Leave::Running { settled: true }),
                 Some(PowerState::On),
@@ -471,7 +471,7 @@ mod tests {
     fn end_of_attempts_is_reported_once() {
         let mut status = MachineStatus::default();
         let plan = Plan::Leave(Leave::Exhausted);
-        assert!(set_pending(&mut status, &plan, Some(PowerState::Off), None, at(0)));
-        assert!(!set_pending(&mut status, &plan, Some(PowerState::Off), None, at(60)));
+        assert!(record_powered_on(&mut status, &plan, Some(PowerState::Off), None, at(0)));
+        assert!(!record_powered_on(&mut status, &plan, Some(PowerState::Off), None, at(60)));
     }
 }

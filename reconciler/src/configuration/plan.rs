@@ -72,8 +72,8 @@ impl Status {
         if before == Some(now) || before.is_none() && now == ControllerEvent::RolloutFinished {
             return None;
         }
-        let event = if now == ControllerEvent::RolloutPaused { DEGRADED } else { PROGRESSING };
-        Some((now, condition(&self.conditions, event).map_or("", |c| &c.message)))
+        let kind = if now == ControllerEvent::RolloutPaused { DEGRADED } else { PROGRESSING };
+        Some((now, condition(&self.conditions, kind).map_or("", |c| &c.message)))
     }
 
     /// Message if Machines block the deletion of the configuration, and did not before.

@@ -130,16 +130,16 @@ fn used_up(rollout: &Rollout, settings: &RollingUpdate) -> Option<String> {
 
 fn degraded(rollout: &Rollout, settings: &RollingUpdate) -> Option<(DegradedReason, String)> {
     let (_, gravest) = rollout.failures().next()?;
-    let message = rollout.failures().map(|(Member { name, .. }, failure)| {
+    let messages = rollout.failures().map(|(Member { name, .. }, failure)| {
         format!("{name}: {}; {}", failure.message, failure.remedy.replace("NAME", name))
     });
-    let message: Vec<String> = message.collect();
+    let messages: Vec<String> = messages.collect();
     let more = if settings.pause_on_failure {
         "rolling update is paused until this is resolved (pauseOnFailure); "
     } else {
         ""
     };
-    Some((gravest.reason, format!("{more}{}", some(&message))))
+    Some((gravest.reason, format!("{more}{}", some(&messages))))
 }
 
 /// Returns the first Machines that failed, by name.

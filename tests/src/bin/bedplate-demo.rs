@@ -243,12 +243,14 @@ impl Demo<'_> {
             Row::of(&machine, self.nodes.seen("Node", server.name()).as_ref())
         };
         let watched = wait::until_asked(what, NODE_TIMEOUT, || {
+            // Before the rows, so that the last table shows the state that was reached.
+            let done = reached();
             rows = self.site.servers().iter().map(row).collect();
             table.show(&rows, started.elapsed());
             if left.next_if(|moment| moment(&rows)).is_some() {
                 self.screen.table(&rows, started.elapsed());
             }
-            Ok(reached().then_some(()))
+            Ok(done.then_some(()))
         });
         if watched.is_ok() {
             self.screen.table(&rows, started.elapsed());

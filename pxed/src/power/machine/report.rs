@@ -78,7 +78,7 @@ impl Worker {
             return;
         }
         let mut exhausted = false;
-        self.update(|status| exhausted = status::set_pending(status, plan, state, generation, now));
+        self.update(|status| exhausted = status::record_powered_on(status, plan, state, generation, now));
         if exhausted {
             let message =
                 "the machine was powered on 5 times, and its host did not stay up; check its console";
