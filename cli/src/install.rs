@@ -131,7 +131,7 @@ pub(crate) async fn run(
     }
     page.print(match waited.transpose()? {
         Some(line) => format!("installed; {line}\n"),
-        None => "installed; not waiting for the controller\n".to_owned(),
+        None => "installed\n".to_owned(),
     })
 }
 

@@ -38,7 +38,7 @@ pub enum WriteError {
         again: Option<Duration>,
     },
     /// Roles or policies forbid the write. A user must correct them, or what the program writes.
-    #[error("{what}: {why}")]
+    #[error("the write of {what} was forbidden: {why}")]
     Forbidden {
         /// The object.
         what: String,
@@ -255,7 +255,7 @@ mod tests {
             assert!(!failed.note(first) && !failed.note(second));
             let error = failed.end().unwrap_err();
             assert_eq!((error.weight(), error.refusal()), (3, None), "the passing one decides");
-            assert!(error.to_string().ends_with("w: 403: no"), "{error}");
+            assert!(error.to_string().ends_with("the write of w was forbidden: 403: no"), "{error}");
         }
         let mut failed = Failed::default();
         failed.note(Err(status(422, "too long")));

@@ -153,7 +153,7 @@ reasons! {
             => User, "`bedplate machine list` shows the known Machines, `bedplate discovered` unknown ones.";
         MachineNotFound: "The Machine of the operation does not exist here."
             => User, "`bedplate machine list` shows the known Machines.";
-        OperationNotFound: "The operation does not exist here, or it ended long ago."
+        OperationNotFound: "The operation does not exist here, or it was removed after its end."
             => User, "`bedplate operation list` shows the known operations.";
         MethodNotAllowed: "The method is not allowed for this path.";
         AlreadyExists: "An object has this name."

@@ -44,7 +44,7 @@ pub(super) async fn get(State(state): State<AdminState>, Path(name): Path<String
         None => refuse(
             AdminRefusal::OperationNotFound,
             format!(
-                "this pxed does not know a MachineOperation {name:?}; it does not exist, or it ended long ago"
+                "this pxed does not know a MachineOperation {name:?}; it does not exist, or it was removed after its end"
             ),
         ),
     }
