@@ -268,7 +268,7 @@ fn c3_h3_selector_decides_once_and_an_unmatched_machine_gets_a_reason() {
     assert_eq!(site.selected("c3", 1)["name"], "c3-b", "decided once");
     let lonely = site.until(("machine", "lonely"), "the nearest", |machine| {
         pending(machine)
-            .is_some_and(|c| c["message"].as_str().unwrap().contains("wants row=c3, has row=none"))
+            .is_some_and(|c| c["message"].as_str().unwrap().contains("requires row=c3, has row=none"))
     });
     assert_eq!(lonely["status"]["phase"], "ConfigurationPending");
 }

@@ -99,7 +99,7 @@ fn each_decision_is_an_event_and_what_stays_as_it_is_is_none() {
     edit(1);
     site.selected("told", 1);
     site.join("told");
-    site.described("machine", "told", &["told-v1 by its machineSelector", "NodeRegistered"]);
+    site.described("machine", "told", &["told-v1 selected by its machineSelector", "NodeRegistered"]);
     site.described("mc", "told", &["VersionCreated", "told-v1"]);
     site.described("mcv", "told-v1", &["VersionLocked", "Machine told uses it"]);
     site.until(("machine", "told"), "Ready", |m| m["status"]["phase"] == "Ready");
