@@ -259,7 +259,7 @@ mod tests {
         let (progressing, reason, message) = &standing.progressing;
         assert_eq!((*progressing, *reason), (false, ProgressingReason::AwaitingNodeDeletion));
         assert!(message.starts_with("2 Machines (a, b)") && message.contains("w-v4"), "{message}");
-        assert!(message.ends_with("kubectl delete node NAME"), "{message}");
+        assert!(message.ends_with("`kubectl delete node NAME`"), "{message}");
         pending.moving = names(&["c"]);
         let (progressing, reason, message) = at_rest("w", 4, &pending).progressing;
         assert_eq!((progressing, reason), (true, ProgressingReason::Paving));

@@ -99,7 +99,7 @@ mod tests {
         let mut bound = with("files", file("/srv/a", "plain"));
         bound["container"] = json!({ "binds": ["/srv"] });
         for (more, words) in [
-            (control_plane, "spec.template.container.network is Macvlan"),
+            (control_plane, "spec.template.container.network Macvlan does not support role ControlPlane"),
             (with("files", file("/run/x", "plain")), "spec.template.files[0] (/run/x): /run is mounted"),
             (with("files", file("/a", "base64")), "spec.template.files[0] (/a): the content is not base64"),
             (bound, "spec.template.files[0] (/srv/a): the bind /srv"),

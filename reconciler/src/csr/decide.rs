@@ -257,8 +257,8 @@ mod tests {
         let machine = machine(&json!({}));
         let shown = |ids: Value| json!({ "extra": { CREDENTIAL: ids } });
         for (more, words) in [
-            (json!({ "groups": ["system:authenticated"] }), "not in bedplate:machines"),
-            (json!({ "groups": null }), "not in bedplate:machines"),
+            (json!({ "groups": ["system:authenticated"] }), "not in group bedplate:machines"),
+            (json!({ "groups": null }), "not in group bedplate:machines"),
             (shown(json!([id("f2")])), "not from the last enrollment of the Machine"),
             (shown(json!(["X509SHA256="])), "not from the last enrollment of the Machine"),
             (json!({ "usages": ["client auth", "server auth"] }), "usages are not among"),

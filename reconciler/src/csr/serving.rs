@@ -484,7 +484,7 @@ mod tests {
     fn trust_5_serving_certificate_is_nothing_else() {
         let p256 = &rcgen::PKCS_ECDSA_P256_SHA256;
         for (more, words) in [
-            (json!({ "groups": ["system:authenticated"] }), "not in system:nodes"),
+            (json!({ "groups": ["system:authenticated"] }), "not in group system:nodes"),
             (
                 json!({ "usages": ["digital signature", "server auth", "client auth"] }),
                 "usages are not exactly",

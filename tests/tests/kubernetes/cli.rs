@@ -217,7 +217,7 @@ async fn power_of_a_machine_of_a_cluster_is_shown() {
     let patch = Patch::Merge(status);
     api(&client, &object).patch_status("cli-4", &PatchParams::default(), &patch).await.unwrap();
     let shown = text(&bedplate(&["power", "status", "cli-4"]));
-    assert!(shown.contains("Power         Off") && shown.contains("1 of 5"), "{shown}");
+    assert!(shown.contains("Power        Off") && shown.contains("1 of 5"), "{shown}");
     let json = bedplate(&["power", "status", "cli-4", "-o", "json"]);
     let machine: Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(machine["status"]["power"]["state"], "Off");
