@@ -103,7 +103,7 @@ mod tests {
             (with("files", file("/run/x", "plain")), "spec.template.files[0] (/run/x): /run is mounted"),
             (with("files", file("/a", "base64")), "spec.template.files[0] (/a): the content is not base64"),
             (bound, "spec.template.files[0] (/srv/a): the bind /srv"),
-            (with("container", json!({ "binds": ["/a\u{85}"] })), "spec.template.container.binds holds"),
+            (with("container", json!({ "binds": ["/a\u{85}"] })), "spec.template.container.binds has"),
         ] {
             let why = why(&more).unwrap_or_default();
             assert!(why.starts_with(words), "{more}: {why}");
