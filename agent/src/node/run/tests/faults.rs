@@ -478,7 +478,7 @@ fn trust_5_expired_kubelet_certificate_is_renewed_by_the_agent() {
         tokio::join!(agent.advance(), kubelet);
         let reported = world.reported().paved.unwrap();
         assert_eq!(reported.reason, PavedReason::KubeletCertificateExpired);
-        assert!(reported.message.contains("certificate of the kubelet expired"), "{}", reported.message);
+        assert!(reported.message.contains("kubelet certificate expired"), "{}", reported.message);
         assert!(!given.exists() && !link.is_symlink(), "the key is not left there");
         assert!(!world.parts.slots.places().kubelet_key(SlotName::A).exists());
         assert_eq!(world.plane.requests.names().len(), 2, "one for the join, one for the renewal");
