@@ -214,7 +214,7 @@ impl<'a> Workers<'a> {
         self.objects.apply(&policy).unwrap();
         self.objects.apply(&binding).unwrap();
         wait::until_asked("that the policy is in force", PATIENCE, || {
-            Ok(probe(&self.objects).err().filter(|error| error.to_string().contains("the test refuses it")))
+            Ok(is_refused(&probe(&self.objects)).then_some(()))
         })
         .unwrap();
         Refusal { name, objects: self.objects.clone() }
@@ -228,12 +228,20 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// Permits the requests again. `probe`: a request that was refused.
+    /// Permits the requests again. `probe`: a request that was refused. Its object may be gone: a controller, too, is permitted again.
     pub(crate) fn end(self, probe: impl Fn(&Objects) -> anyhow::Result<Value>) {
         self.objects.delete("validatingadmissionpolicybinding", &self.name).unwrap();
-        wait::until_asked("that the policy is not in force", PATIENCE, || Ok(probe(&self.objects).ok()))
-            .unwrap();
+        wait::until_asked("that the policy is not in force", PATIENCE, || {
+            let answer = probe(&self.objects);
+            let is_missing = answer.as_ref().is_err_and(|error| error.to_string().contains("not found"));
+            Ok((answer.is_ok() || is_missing).then_some(()))
+        })
+        .unwrap();
     }
+}
+
+fn is_refused(answer: &anyhow::Result<Value>) -> bool {
+    answer.as_ref().is_err_and(|error| error.to_string().contains("the test refuses it"))
 }
 
 fn is_made_for(machine: &Value, owner: &str) -> bool {
