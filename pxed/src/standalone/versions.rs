@@ -10,6 +10,7 @@
 
 mod follow;
 mod plan;
+mod problems;
 mod report;
 mod state;
 #[cfg(test)]

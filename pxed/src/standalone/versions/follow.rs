@@ -21,7 +21,8 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::plan::{Input, Manifests, Outcome, problems, references, settle};
+use super::plan::{Input, Manifests, Outcome, references, settle};
+use super::problems::problems;
 use super::state::{Chosen, State};
 use crate::machines::{Machines, Snapshot};
 use crate::status::{StatusRegistry, set_condition};
@@ -190,7 +191,7 @@ impl Follower {
         let outcome = settle(next, &input, &mut || uuid::Uuid::new_v4().to_string());
         let problems = input.versions.then(|| {
             let references = references(next, input.machines, &status_of);
-            problems(next, &self.manifests, input.machines, &references)
+            problems(next, &self.manifests, input.machines, &references, &status_of)
         });
         (outcome, problems)
     }
@@ -240,7 +241,7 @@ impl Follower {
     fn tell_problems(&self, problems: Vec<String>) {
         let before = self.problems.load();
         for problem in problems.iter().filter(|problem| !before.contains(problem)) {
-            tracing::warn!(problem, "invalid object in the manifests");
+            tracing::warn!(problem, "problem of the manifests");
         }
         self.problems.store(Arc::new(problems));
     }

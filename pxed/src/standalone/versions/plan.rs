@@ -9,15 +9,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use bedplate_api::configuration::UpdateStrategyType;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{
-    DeletionPolicy, Machine, MachineSpec, MachineStatus, PROVIDER_MANUAL, Selected, SelectionSource, Time,
+    Machine, MachineSpec, MachineStatus, PROVIDER_MANUAL, Selected, SelectionSource, Time,
 };
 use bedplate_api::reason::machine::ConfigurationPendingReason;
 use bedplate_api::version::{MachineConfigurationVersion, MachineConfigurationVersionStatus, version_name};
 use bedplate_bootstrap::makes_a_cluster;
-use bedplate_rules::claim::is_pooled;
 use bedplate_rules::selection::{
     Again, Choice, References, Select, Write, choose, plan_versions, reference_changed,
 };
@@ -26,7 +24,6 @@ use jiff::{SignedDuration, Timestamp};
 use super::state::{Chosen, Configured, State, with_status};
 use crate::machines::source::SourcedConfiguration;
 use crate::machines::{KnownMachine, Snapshot};
-use crate::power::plan::claim::follows_claims;
 
 /// Period for which a Machine without a manifest keeps its choice: its file may be rewritten or have an error.
 pub(super) const MISSING_MACHINE_RETENTION: SignedDuration = SignedDuration::from_mins(10);
@@ -143,65 +140,8 @@ fn nobodys_spec() -> MachineSpec {
     }
 }
 
-/// Problems of the manifests, and objects that are kept although no manifest has them, as texts for users.
-pub(super) fn problems(
-    state: &State,
-    manifests: &Manifests,
-    machines: Option<&Snapshot>,
-    references: &References,
-) -> Vec<String> {
-    let twice = by_name(manifests).into_iter().filter(|(_, places)| places.len() > 1);
-    let twice = twice.map(|(name, places)| {
-        let places: Vec<String> = places.iter().map(|sourced| sourced.place()).collect();
-        format!("MachineConfiguration {name} is defined in {}; neither is used", places.join(" and in "))
-    });
-    let kept = state.configurations.iter().filter(|(_, configured)| configured.is_removed());
-    let kept = kept.map(|(name, configured)| {
-        let machines: Vec<&str> = references.of_configuration(name).into_iter().collect();
-        format!(
-            "MachineConfiguration {name} was removed from its manifest ({}) and is kept while it is in use \
-             by {}; write it again, or give these Machines another one",
-            configured.origin,
-            machines.join(" and ")
-        )
-    });
-    let drained = machines.into_iter().flat_map(Snapshot::iter);
-    let drained =
-        drained.filter(|known| known.machine.spec.deletion_policy == DeletionPolicy::Drain).map(|known| {
-            format!(
-                "Machine {}: deletionPolicy Drain has no effect without a cluster, so the node continues to \
-                 run after its manifest is removed; write Retain or PowerOff",
-                known.name
-            )
-        });
-    let rolling = state.configurations.iter().filter(|(_, configured)| {
-        let strategy = &configured.configuration.spec.update_strategy;
-        !configured.is_removed() && strategy.type_ == UpdateStrategyType::RollingUpdate
-    });
-    let rolling = rolling.map(|(name, _)| {
-        format!(
-            "MachineConfiguration {name}: updateStrategy RollingUpdate works as OnDelete without a cluster; \
-             delete the Nodes one by one, or write OnDelete"
-        )
-    });
-    let pooled = machines.into_iter().flat_map(Snapshot::iter);
-    let pooled = pooled.filter(|known| is_pooled(&known.machine)).map(|known| {
-        format!(
-            "Machine {}: claimPolicy needs a cluster, so no claim and no selector selects a version here; remove claimPolicy",
-            known.name
-        )
-    });
-    let on_claim = machines.into_iter().flat_map(Snapshot::iter);
-    let on_claim = on_claim.filter(|known| follows_claims(&known.machine)).map(|known| {
-        format!(
-            "Machine {}: powerPolicy OnClaim needs a cluster, so pxed does not power the Machine on here; set Managed or Unmanaged",
-            known.name
-        )
-    });
-    twice.chain(kept).chain(drained).chain(rolling).chain(pooled).chain(on_claim).collect()
-}
-
-fn by_name(manifests: &Manifests) -> BTreeMap<String, Vec<&SourcedConfiguration>> {
+/// Returns the configurations of the manifests by name, with their places.
+pub(super) fn by_name(manifests: &Manifests) -> BTreeMap<String, Vec<&SourcedConfiguration>> {
     let mut by_name: BTreeMap<String, Vec<&SourcedConfiguration>> = BTreeMap::new();
     for sourced in &manifests.configurations {
         let name = sourced.configuration.metadata.name.clone().unwrap_or_default();
@@ -319,7 +259,7 @@ fn choose_for(
     let chosen = state.chosen(&known.name, &known.uid).cloned();
     let machine = with_status(known, chosen.as_deref(), status);
     let gone = chosen.as_ref().is_some_and(|chosen| chosen.node_is_gone());
-    let control_plane = gone.then(|| cluster_of(state, &machine)).flatten();
+    let control_plane = gone.then(|| cluster_of(state, &machine)).flatten().map(named);
     let again = [
         (gone && control_plane.is_none()).then_some(Again::NodeGone),
         reference_changed(&machine).then_some(Again::PersonChangedReference),
@@ -396,14 +336,17 @@ fn select_for(
 
 /// Returns the version with which this Machine's node created its cluster: the applied one, or the selected one if
 /// none is applied. `None` if it did not create one.
-fn cluster_of(state: &State, machine: &Machine) -> Option<String> {
+pub(super) fn cluster_of<'a>(state: &'a State, machine: &Machine) -> Option<&'a MachineConfigurationVersion> {
     let status = machine.status.as_ref()?;
     let applied = status.applied.as_ref().and_then(|applied| state.version(&applied.name, applied.version));
     let selected = status.selected.as_ref();
     let selected = selected.and_then(|selected| state.version(&selected.name, selected.version));
     let version = applied.or(selected)?;
-    let makes = makes_a_cluster(&version.spec.template.kubernetes);
-    makes.then(|| version_name(&version.spec.configuration_name, version.spec.version))
+    makes_a_cluster(&version.spec.template.kubernetes).then_some(version)
+}
+
+fn named(version: &MachineConfigurationVersion) -> String {
+    version_name(&version.spec.configuration_name, version.spec.version)
 }
 
 fn kept(version: &str) -> String {

@@ -7,7 +7,8 @@ use bedplate_api::reason::machine::{ConfigurationPendingReason, EnrolledReason};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::plan::{Input, Manifests, Outcome, PendingCondition, problems, references, settle};
+use super::plan::{Input, Manifests, Outcome, PendingCondition, references, settle};
+use super::problems::problems;
 use super::*;
 use crate::machines::Snapshot;
 use crate::status::conditions::condition;
@@ -128,7 +129,7 @@ impl Site {
     fn problems(&self) -> Vec<String> {
         let snapshot = self.snapshot();
         let references = references(&self.state, Some(&snapshot), &self.statuses());
-        problems(&self.state, &self.manifests, Some(&snapshot), &references)
+        problems(&self.state, &self.manifests, Some(&snapshot), &references, &self.statuses())
     }
 
     /// Reports a Node as the agent does.
@@ -368,6 +369,86 @@ fn c4_rolling_update_without_a_cluster_is_named() {
                 .starts_with("MachineConfiguration w: updateStrategy RollingUpdate works as OnDelete"),
         "{problems:?}"
     );
+}
+
+fn first_control_plane() -> Value {
+    json!({ "version": "v1.34.4", "role": "ControlPlane", "apiServerEndpoint": "api.example:6443" })
+}
+
+#[test]
+fn machines_that_make_clusters_of_their_own_are_named() {
+    let named = |name: &str| {
+        let mut machine = machine(json!({}));
+        machine.metadata.name = Some(name.to_owned());
+        machine
+    };
+    let mut site = Site::new();
+    site.edit(&first_control_plane());
+    site.settle();
+    assert_eq!(site.problems(), Vec::<String>::new(), "one host makes the cluster");
+    let mut paused = named("b");
+    paused.spec.paused = true;
+    site.machines = vec![named("a"), paused];
+    site.settle();
+    let problems = site.problems();
+    let start = "MachineConfiguration w: each of the Machines a, b makes a cluster of its own, with the same apiServerEndpoint; ";
+    assert!(problems.len() == 1 && problems[0].starts_with(start), "matched, not enrolled: {problems:?}");
+    assert!(problems[0].contains("before further hosts enroll"), "{problems:?}");
+    site.machines = vec![named("a"), named("b")];
+    site.enrolled.extend([name("a"), name("b")]);
+    assert_eq!(site.settle().selected.len(), 2);
+    let problems = site.problems();
+    assert!(problems[0].starts_with(start) && problems[0].contains("keep one"), "selected: {problems:?}");
+    let all: Vec<String> = (0..12).map(|n| format!("m{n:02}")).collect();
+    site.machines = all.iter().map(|name| named(name)).collect();
+    site.settle();
+    assert!(site.problems()[0].contains("m08, m09, and 2 more makes"), "{:?}", site.problems());
+
+    // Clusters of one host each, without an endpoint of several control planes.
+    let mut single = Site::new();
+    single.edit(&json!({ "version": "v1.34.4", "role": "ControlPlane" }));
+    single.machines = vec![named("a"), named("b")];
+    single.settle();
+    assert_eq!(single.problems(), Vec::<String>::new());
+}
+
+#[test]
+fn host_with_its_own_cluster_is_named_also_if_it_has_another_choice() {
+    let mut site = Site::enrolled();
+    site.edit(&first_control_plane());
+    site.settle();
+    assert_eq!(site.problems(), Vec::<String>::new(), "its selected version joins a cluster");
+    site.applied = Some(serde_json::from_value(json!({ "name": "w", "version": 2 })).unwrap());
+    let mut second = machine(json!({ "configurationRef": { "name": "w", "version": 2 } }));
+    second.metadata.name = Some("b".to_owned());
+    site.machines.push(second);
+    site.settle();
+    assert!(site.problems()[0].contains("the Machines a, b makes a cluster"), "{:?}", site.problems());
+}
+
+#[test]
+fn machine_whose_cluster_is_in_memory_is_named() {
+    let pxe = |state_disk: bool| {
+        let mut pxe = json!({ "interfaces": [{ "macAddress": "52:54:00:00:00:01" }] });
+        if state_disk {
+            pxe["stateDisk"] = json!({ "rule": { "minSizeBytes": 1 } });
+        }
+        let mut machine = machine(json!({ "pxe": pxe }));
+        machine.spec.provider = "pxe".to_owned();
+        machine
+    };
+    let mut site = Site::new();
+    site.edit(&first_control_plane());
+    for (has_disk, expected) in [(true, 0), (false, 1)] {
+        site.machines = vec![pxe(has_disk)];
+        site.settle();
+        let problems = site.problems();
+        assert_eq!(problems.len(), expected, "{problems:?}");
+        assert!(
+            problems.iter().all(|one| one.contains("ends its cluster: a; set spec.pxe.stateDisk")),
+            "{problems:?}"
+        );
+    }
 }
 
 /// The real thing on a real store.
