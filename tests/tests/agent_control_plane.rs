@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use bedplate_api::machine::{NODE_CONFIGURATION, NODE_VERSION};
 use bedplate_tests::agent_host::{has_applied, image, paved};
 use bedplate_tests::control_plane::{
-    Etcd, Member, PARAMETERS, files, images, join_token, kubelet, registration, registry_files, version,
+    Etcd, Member, PARAMETERS, files, images, kubelet, registration, registry_files, version,
 };
+use bedplate_tests::documents::examples;
 use bedplate_tests::guard::{Directory, Process, run};
 use bedplate_tests::host::Host;
 use bedplate_tests::kubernetes::programs;
@@ -34,7 +35,8 @@ const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 11);
 const CONTROL_PLANE: &str = "control-1";
 const SECOND: &str = "control-2";
 const WORKER: &str = "worker-1";
-/// Shared files of control planes, as in docs/getting-started/first-control-plane.md: kubeadm's path of each, and its key in the Secret.
+const PAGE: &str = include_str!("../../docs/getting-started/first-control-plane.md");
+/// Shared files of control planes, as on the page: kubeadm's path of each, and its key in the Secret.
 const SHARED: [(&str, &str); 8] = [
     ("ca.crt", "ca.crt"),
     ("ca.key", "ca.key"),
@@ -63,12 +65,13 @@ impl Site {
         let directory = Directory::new("first").unwrap();
         let rack = Namespace::new("first").unwrap();
         rack.add_bridge("br0", Some((RACK, 24))).unwrap();
+        run(rack.command("ip").args(["route", "add", "default", "dev", "br0"])).unwrap();
         let layout = directory.path().join("images");
         images(&layout).unwrap();
         let node = Registry::start_tls(&image().unwrap(), &rack, (RACK, 5000).into()).unwrap();
         let images = Registry::start_tls(&layout, &rack, (RACK, 5001).into()).unwrap();
         let mut site = Self { directory, rack, node, images, pxed: None };
-        for folder in ["machines.d", "secrets"] {
+        for folder in ["machines.d", "secrets", "cluster", "bin"] {
             std::fs::create_dir_all(site.path(folder)).unwrap();
         }
         for file in ["kernel", "initrd"] {
@@ -132,6 +135,7 @@ impl Site {
         self.manifest("MachineConfiguration", &json!({ "name": machine }), &spec);
     }
 
+    /// A control plane that makes the cluster, with the certificates of its user.
     fn first_control_plane(&self) {
         let authority = self.images.authority().unwrap();
         let mut registration = registration();
@@ -144,16 +148,15 @@ impl Site {
             "initConfiguration": { "localAPIEndpoint": { "advertiseAddress": "10.7.0.11" },
                 "nodeRegistration": registration },
         });
-        self.configuration(CONTROL_PLANE, &kubernetes, "Host", registry_files("10.7.0.1:5001", authority));
+        let files = registry_files("10.7.0.1:5001", authority).into_iter().chain(shared_files()).collect();
+        self.configuration(CONTROL_PLANE, &kubernetes, "Host", files);
     }
 
     /// A control plane that joins as a worker does, and has what control planes share from a Secret.
     fn second_control_plane(&self, labels: &Value) {
         let mut files = registry_files("10.7.0.1:5001", self.images.authority().unwrap());
         files.push(from_secret(JOIN, "join", "kubeconfig"));
-        for (file, key) in SHARED {
-            files.push(from_secret(&format!("/etc/kubernetes/pki/{file}"), "control-plane", key));
-        }
+        files.extend(shared_files());
         let kubernetes = json!({ "role": "ControlPlane", "nodeLabels": labels, "joinConfiguration": {
             "discovery": { "file": { "kubeConfigPath": JOIN } }, "nodeRegistration": registration() } });
         self.configuration(SECOND, &kubernetes, "Host", files);
@@ -166,13 +169,25 @@ impl Site {
         self.configuration(WORKER, &kubernetes, network, vec![from_secret(JOIN, "join", "kubeconfig")]);
     }
 
-    /// A Secret as a person makes it: a directory, a file for each key.
-    fn secret(&self, name: &str, key: &str, content: &str) {
-        use std::os::unix::fs::PermissionsExt as _;
-        let place = self.path(&format!("secrets/nodes/{name}"));
-        std::fs::create_dir_all(&place).unwrap();
-        std::fs::write(place.join(key), content).unwrap();
-        std::fs::set_permissions(place.join(key), std::fs::Permissions::from_mode(0o600)).unwrap();
+    /// Runs the commands of the page that begin with this line, with the paths and names of the test. pxed has the same user here.
+    fn run_documented(&self, first_line: &str) {
+        let (programs, version) = (programs().unwrap(), version().unwrap());
+        let own = |name: &str| self.path(name).display().to_string();
+        let commands = documented(PAGE, first_line);
+        let mut secrets =
+            commands.lines().filter(|line| line.contains("install") && line.contains("/etc/bedplate"));
+        assert!(secrets.all(|line| line.contains(" -o bedplate ")), "pxed cannot read these:\n{commands}");
+        let commands = commands
+            .replace("~/.cache/bedplate/kubernetes/v1.34.4-*", &programs.display().to_string())
+            .replace("/usr/local/bin", &own("bin"))
+            .replace("/root/cluster", &own("cluster"))
+            .replace("/etc/bedplate/secrets", &own("secrets"))
+            .replace("api.example:6443", SERVER)
+            .replace("v1.34.4", &version)
+            .replace(" -o bedplate", "");
+        let path = format!("{}:{}", own("bin"), std::env::var("PATH").unwrap());
+        let mut shell = self.rack.command("sh");
+        run(shell.args(["-e", "-c", &commands]).env("PATH", path)).unwrap();
     }
 
     /// An empty host with a network card on the rack, enrolled by hand.
@@ -193,10 +208,10 @@ impl Site {
         found.unwrap_or_else(|error| panic!("{error:#}\n{:#}\n{}", self.status(name), host.said()))
     }
 
-    /// kubectl with the administrator's file of the first control plane.
+    /// kubectl with the administrator's file that the page creates.
     fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let mut kubectl = self.rack.command(programs()?.join("kubectl"));
-        run(kubectl.arg("--kubeconfig").arg(self.path("admin.conf")).args(arguments))
+        run(kubectl.arg("--kubeconfig").arg(self.path("cluster/admin.conf")).args(arguments))
     }
 
     fn node(&self, name: &str) -> Value {
@@ -207,26 +222,24 @@ impl Site {
 
 /// Path of a node's join configuration.
 const JOIN: &str = "/etc/kubernetes/join.conf";
+/// First line of the commands that make a bootstrap token in the new cluster, and a Secret of it.
+const JOIN_COMMANDS: &str = "export KUBECONFIG=/root/cluster/admin.conf";
 
 fn from_secret(path: &str, name: &str, key: &str) -> Value {
     let secret = json!({ "namespace": "nodes", "name": name, "key": key });
     json!({ "path": path, "permissions": "0600", "contentFrom": { "secret": secret } })
 }
 
-/// Creates the Secret by which workers join, as a user does: a token of the new cluster in a kubeconfig.
-fn give_join_secret(site: &Site, host: &Host) {
-    let admin = host.run_in_machine("bedplate-a", &["cat", "/etc/kubernetes/admin.conf"]).unwrap();
-    std::fs::write(site.path("admin.conf"), admin).unwrap();
-    let token = join_token(host, "bedplate-a").unwrap();
-    let view =
-        ["config", "view", "--raw", "-o", "jsonpath={.clusters[0].cluster.certificate-authority-data}"];
-    let authority = site.kubectl(&view).unwrap();
-    let kubeconfig = json!({ "apiVersion": "v1", "kind": "Config", "current-context": "join",
-        "clusters": [{ "name": "first", "cluster": {
-            "server": format!("https://{SERVER}"), "certificate-authority-data": authority } }],
-        "users": [{ "name": "join", "user": { "token": token } }],
-        "contexts": [{ "name": "join", "context": { "cluster": "first", "user": "join" } }] });
-    site.secret("join", "kubeconfig", &kubeconfig.to_string());
+fn shared_files() -> impl Iterator<Item = Value> {
+    SHARED
+        .into_iter()
+        .map(|(file, key)| from_secret(&format!("/etc/kubernetes/pki/{file}"), "control-plane", key))
+}
+
+/// Returns the commands of a page that begin with this line.
+fn documented<'a>(page: &'a str, first_line: &str) -> &'a str {
+    let mut blocks = page.split("\n\n");
+    blocks.find(|block| block.trim_start().starts_with(first_line)).unwrap()
 }
 
 /// The address that a Node tells.
@@ -236,11 +249,13 @@ fn address(node: &Value) -> &str {
     internal.and_then(|one| one["address"].as_str()).unwrap_or_default()
 }
 
-/// Creates the Secret of further control planes, as a user does.
-fn give_shared_secret(site: &Site, host: &Host) {
+/// Runs the commands of the page that copy the files from the slot, and compares the files with those of the user.
+fn has_the_shared_files(site: &Site, host: &Host) {
+    host.run("sh", &["-e", "-c", documented(PAGE, "cd /var/lib/bedplate/slots/a/state/kubernetes/pki")])
+        .unwrap();
     for (file, key) in SHARED {
-        let content = host.read(&format!("{STATE}/kubernetes/pki/{file}")).unwrap();
-        site.secret("control-plane", key, &content);
+        let expected = std::fs::read_to_string(site.path(&format!("cluster/pki/{file}"))).unwrap();
+        assert_eq!(host.read(&format!("/root/control-plane/{key}")).unwrap(), expected, "{file}");
     }
 }
 
@@ -255,7 +270,7 @@ fn is_whole(members: &[Member]) -> bool {
 
 /// A second control plane joins, and is repaved once its Node is deleted: etcd has two members then as before.
 fn joins_and_is_paved_again(site: &Site, control: &Worker) -> Worker {
-    give_shared_secret(site, &control.host);
+    has_the_shared_files(site, &control.host);
     site.second_control_plane(&json!({}));
     let second = site.host(SECOND, 12);
     site.until("the second control plane is applied", SECOND, &second, |status| has_applied(status, 1, "a"));
@@ -267,7 +282,7 @@ fn joins_and_is_paved_again(site: &Site, control: &Worker) -> Worker {
     let key = site.kubectl(&["get", "node", SECOND, "-o", "yaml"]).unwrap();
     assert!(key.contains("node-role.kubernetes.io/control-plane"), "{key}");
 
-    // A person asks for it: it is made ready, for etcd would let this member go.
+    // A user asks for it, and it is prepared: etcd can lose this member.
     site.second_control_plane(&json!({ "example.com/paved": "again" }));
     let metadata = json!({ "name": SECOND, "labels": { "role": SECOND } });
     let named = json!({ "provider": "manual", "configurationRef": { "name": SECOND, "version": 2 } });
@@ -299,11 +314,9 @@ fn outlasts_its_kubelets_directory(site: &Site, control: &Worker) {
     wait::until("kubeadm refuses to begin", LIMIT, refused).unwrap();
     // Kernel parameters of a host; these borrow them from a command before kubeadm, which is not run here.
     control.host.run_in_machine("bedplate-a", &["sh", "-c", PARAMETERS]).unwrap();
-    let documented = include_str!("../../docs/concepts/node.md").split("\n\n");
-    let mut documented =
-        documented.filter(|block| block.starts_with("        rm /etc/kubernetes/kubelet.conf"));
-    let commands = format!("set -e\n{}", documented.next().unwrap());
-    println!("{}", control.host.run_in_machine("bedplate-a", &["sh", "-c", &commands]).unwrap());
+    let page = include_str!("../../docs/concepts/node.md");
+    let commands = ["sh", "-e", "-c", documented(page, "rm /etc/kubernetes/kubelet.conf")];
+    println!("{}", control.host.run_in_machine("bedplate-a", &commands).unwrap());
     wait::until_asked("kubeadm has nothing more to do", LIMIT, || {
         Ok(control.host.run("test", &["-e", &format!("{STATE}/kubelet/.bedplate-finished")]).ok())
     })
@@ -336,9 +349,9 @@ fn outlasts_its_certificate(site: &Site, control: &Worker, worker: &Worker, slot
     run(&mut shell).unwrap();
     worker.host.put(&format!("{directory}/{current}"), &std::fs::read(&ended).unwrap(), 0o600).unwrap();
     worker.host.run_in_machine(&machine, &["systemctl", "start", "--no-block", "kubelet.service"]).unwrap();
-    // The token in the slot's own file has ended too: a person has renewed the Secret.
-    give_join_secret(site, &control.host);
-    let join = ["sh", "-c", &format!("sed -i 's/\"token\":\"....../\"token\":\"aaaaaa/' {JOIN}")];
+    // The token in the slot's own file has expired, too. A user renewed the Secret.
+    site.run_documented(JOIN_COMMANDS);
+    let join = ["sh", "-c", &format!("sed -i 's/token: ....../token: aaaaaa/' {JOIN}")];
     worker.host.run_in_machine(&machine, &join).unwrap();
     worker.host.run("systemctl", &["start", "bedplate-agent.service"]).unwrap();
     site.until("the certificate is renewed", WORKER, worker, |status| {
@@ -353,14 +366,28 @@ fn outlasts_its_certificate(site: &Site, control: &Worker, worker: &Worker, slot
 
 #[test]
 fn empty_hosts_become_two_control_planes_and_a_worker_without_a_cluster() {
+    let fences = examples("page", PAGE).unwrap();
+    let first = fences.iter().find(|example| example.text.contains("kind: MachineConfiguration")).unwrap();
+    let configuration: Value = serde_saphyr::from_str(first.text.split("---\n").nth(1).unwrap()).unwrap();
+    let shared: Vec<Value> = shared_files().collect();
+    assert_eq!(
+        configuration["spec"]["template"]["files"],
+        json!(shared),
+        "the files of the page are those of the test"
+    );
+    let release = format!("kubernetes/{}-*/kubeadm", version().unwrap());
+    assert!(PAGE.contains(&release), "the page names another release than {release}");
+
     let site = Site::start();
+    site.run_documented("install -m 0755 ~/.cache/bedplate/kubernetes/");
+    site.run_documented("install -d -m 0700 -o bedplate /etc/bedplate/secrets/nodes/control-plane");
     site.first_control_plane();
     let control = site.host(CONTROL_PLANE, 11);
     let status = site.until("the first control plane is applied", CONTROL_PLANE, &control, |status| {
         has_applied(status, 1, "a") && status["nodeRef"]["uid"].is_string()
     });
     assert_eq!(status["nodeRef"]["uid"], status["applied"]["nodeUID"], "{status}");
-    give_join_secret(&site, &control.host);
+    site.run_documented(JOIN_COMMANDS);
     // The kubelet creates their mirrors in any order.
     wait::until_asked("the static Pods are in the API", LIMIT, || {
         let pods = site.kubectl(&["get", "pods", "-n", "kube-system", "-o", "name"])?;
