@@ -152,6 +152,40 @@ fn kubectl_applies_policies_before_the_rights_that_they_narrow() {
     }
 }
 
+/// The folder of a provider in a GitOps repository, by the kustomization.yaml of the page.
+#[test]
+fn overlay_of_the_page_keeps_the_namespace_and_names_the_image() {
+    let page = include_str!("../../docs/getting-started/install.md");
+    let mut fences = page.split("```text\n").filter_map(|rest| rest.split_once("```"));
+    let (overlay, _) = fences.find(|(fence, _)| fence.starts_with("sortOptions:")).unwrap();
+    let kubectl = bedplate_tests::kubernetes::programs().unwrap().join("kubectl");
+    for provider in ["core", "bootstrap", "infrastructure"] {
+        let folder = Directory::new("overlay").unwrap();
+        let file = format!("{provider}-components.yaml");
+        let components = std::fs::read_to_string(
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/cluster-api").join(&file),
+        )
+        .unwrap();
+        std::fs::write(folder.path().join(&file), &components).unwrap();
+        let overlay = overlay.replace("core-components.yaml", &file);
+        std::fs::write(folder.path().join("kustomization.yaml"), overlay).unwrap();
+        let made = Command::new(&kubectl).arg("kustomize").arg(folder.path()).output().unwrap();
+        assert!(made.status.success(), "{}", text(&made));
+        let made = String::from_utf8(made.stdout).unwrap();
+        let is_namespace = |object: &&str| object.lines().any(|line| line == "kind: Namespace");
+        let objects = |text: &str| text.split("\n---\n").filter(|object| object.contains("kind: ")).count();
+        assert_eq!(made.split("\n---\n").filter(is_namespace).count(), 0, "{provider}");
+        assert_eq!(objects(&made), objects(&components) - 1, "{provider}");
+        assert!(made.contains("image: registry.internal/bedplate/cluster:0.1.0\n"), "{provider}");
+        assert!(!made.contains("registry.example"), "{provider}");
+        let kinds: Vec<&str> = made.lines().filter_map(|line| line.strip_prefix("kind: ")).collect();
+        let last_policy =
+            kinds.iter().rposition(|kind| kind.starts_with("ValidatingAdmissionPolicy")).unwrap();
+        let first_right = kinds.iter().position(|kind| kind.ends_with("RoleBinding")).unwrap();
+        assert!(last_policy < first_right, "{provider}: a right before its policy: {kinds:?}");
+    }
+}
+
 /// As `kubectl apply -k deploy`, but for pxed as a pod.
 #[test]
 fn equal_fields_of_kubectl_are_adopted_and_other_values_need_force() {
