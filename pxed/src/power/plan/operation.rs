@@ -203,8 +203,10 @@ impl Case<'_> {
 
     fn on(&self, reading: &Reading) -> Act {
         match reading.state {
-            PowerState::On if self.order.kind == Kind::PowerCycle => self.complete("the machine is on again"),
-            PowerState::On => self.complete("the machine is on"),
+            PowerState::On if self.order.kind == Kind::PowerCycle => {
+                self.complete("the BMC reports On again")
+            }
+            PowerState::On => self.complete("the BMC reports On"),
             PowerState::Off => match self.rests_until() {
                 Some(until) => Act::Wait(until),
                 None => self.ask(PowerRequest::On, self.order.boot, reading),
@@ -225,7 +227,7 @@ impl Case<'_> {
     fn off(&self, reading: &Reading) -> Act {
         match (reading.state, self.order.kind) {
             (PowerState::Off, Kind::PowerCycle) => Act::WriteStep(StepName::On),
-            (PowerState::Off, _) => self.complete("the machine is off"),
+            (PowerState::Off, _) => self.complete("the BMC reports Off"),
             (PowerState::On | PowerState::PoweringOn, _) => {
                 // The boot source is set while the machine is on: a machine that cannot boot from it stays on.
                 let boot = match (self.order.kind, self.order.boot) {
@@ -240,7 +242,7 @@ impl Case<'_> {
 
     fn graceful(&self, reading: &Reading, since: Timestamp) -> Act {
         if reading.state == PowerState::Off {
-            return self.complete("the operating system has shut down, and the machine is off");
+            return self.complete("the operating system has shut down, and the BMC reports Off");
         }
         let grace = match self.order.off {
             Off::Forced => Some(SignedDuration::ZERO),
@@ -266,7 +268,7 @@ impl Case<'_> {
     fn reset(&self, reading: &Reading) -> Act {
         match reading.state {
             PowerState::On if self.asks_once(StepName::Reset) => Act::Ask(PowerRequest::Reset, Boot::Default),
-            PowerState::On => self.complete("the BMC accepted the reset, and the machine is on"),
+            PowerState::On => self.complete("the BMC accepted the reset and reports On"),
             PowerState::Off | PowerState::PoweringOn | PowerState::PoweringOff | PowerState::Unknown => {
                 self.wait(reading)
             }
