@@ -25,14 +25,14 @@ pub(crate) fn compare(path: &str, mut command: Command) {
         std::fs::write(path, page).expect("a writable page");
         return;
     }
-    let lines = |one: &str, other: &str| -> Vec<String> {
-        one.lines().filter(|line| !other.lines().any(|known| known == *line)).map(str::to_owned).collect()
+    let with_end = |text: &str| {
+        text.lines().map(str::to_owned).chain(["(end of the section)".to_owned()]).collect::<Vec<_>>()
     };
+    let (of_page, of_program) = (with_end(committed), with_end(&section));
+    let first = of_page.iter().zip(&of_program).find(|(page, program)| page != program);
     panic!(
         "docs/reference/commands.md differs from the commands of {program}; run the test again with {RECORD}=1\n\
-         only in the page: {:#?}\nonly in the program: {:#?}",
-        lines(committed, &section),
-        lines(&section, committed)
+         first different line (page, program): {first:#?}"
     );
 }
 
