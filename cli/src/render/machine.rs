@@ -4,9 +4,11 @@
 
 use bedplate_api::configuration::condition_type as of_configuration;
 use bedplate_api::machine::{
-    Applied, BootStatus, Condition, Hardware, Machine, MachineStatus, PROVIDER_PXE, Phase, condition_type,
+    Applied, BootStatus, Condition, Hardware, Machine, MachineStatus, PROVIDER_PXE, Phase, Slot, SlotName,
+    condition_type,
 };
 use bedplate_api::operation::condition_type as of_operation;
+use bedplate_api::version::version_name;
 
 use super::table::Table;
 use super::{Look, Paint, age, clean, seconds, stage};
@@ -81,6 +83,13 @@ fn summary(machine: &Machine, status: &MachineStatus, look: Look) -> String {
     let selected = status.selected.as_ref();
     line("Config", selected.map(|s| format!("{}, by {:?}", s.version_name(), s.source)), None);
     line("Applied", status.applied.as_ref().map(|a| format!("{}-{}", a.name, applied(a, look))), None);
+    for slot in &status.slots {
+        let name = match slot.name {
+            SlotName::A => "Slot a",
+            SlotName::B => "Slot b",
+        };
+        line(name, Some(content(slot)), None);
+    }
     line("Node", status.node_ref.as_ref().map(|node| node.name.clone()), None);
     let power = status.power.as_ref().map(|power| {
         let seen = power.observed_time.as_ref().map(|time| format!(", seen {} ago", age(time.0, look)));
@@ -115,6 +124,13 @@ pub(super) fn applied(applied: &Applied, look: Look) -> String {
     let since = applied.time.as_ref().map(|time| format!(", {} ago", age(time.0, look)));
     let slot = applied.slot.map(|slot| format!(" in slot {slot:?}").to_lowercase());
     format!("v{}{}{}", applied.version, slot.unwrap_or_default(), since.unwrap_or_default())
+}
+
+/// Returns a text such as `Prepared, workers-v3`.
+fn content(slot: &Slot) -> String {
+    let version = slot.configuration_name.as_ref().zip(slot.version);
+    let version = version.map(|(name, number)| format!(", {}", version_name(name, number)));
+    format!("{:?}{}", slot.state, version.unwrap_or_default())
 }
 
 fn hardware(hardware: &Hardware) -> String {

@@ -105,6 +105,14 @@ fn show_prints_conditions_and_the_timeline_in_order_with_durations() {
 }
 
 #[test]
+fn show_prints_the_slots() {
+    let slots = json!([{ "name": "a", "configurationName": "workers", "version": 3, "state": "Running" },
+        { "name": "b", "state": "Empty" }]);
+    let text = show(&machine("node-1", &json!({ "slots": slots })), look());
+    assert!(text.contains("\n  Slot a      Running, workers-v3\n  Slot b      Empty\n"), "{text}");
+}
+
+#[test]
 fn show_prints_the_state_disk_and_wipe_that_the_agent_reported() {
     let state_line = |status: &Value, provider: &str| {
         let mut machine = machine("node-1", status);
