@@ -160,7 +160,7 @@ pub struct MachineOperationSpec {
     /// - `powerOff`: pxed powers the machine off by its BMC.
     /// - `powerCycle`: pxed forces the machine off and powers it on by its BMC.
     /// - `reset`: pxed resets the machine by its BMC.
-    /// - Any other name: a program of your own carries it out.
+    /// - Any other name: a custom program carries it out.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?$"))]
     pub operation_name: String,
     /// Parameters of the operation. Each value is text, so quote numbers and `"true"`. At most 64 of 4096 characters.
@@ -209,7 +209,7 @@ pub struct MachineRef {
     pub name: MachineName,
 }
 
-/// Progress of the operation. Written by its executor (pxed, the agent or a program of your own), and by bedplate-controller.
+/// Progress of the operation. Written by its executor (pxed, the agent or a custom program), and by bedplate-controller.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(

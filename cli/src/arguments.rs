@@ -194,9 +194,7 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
     let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
     if cli.global.socket.as_ref().is_some_and(|socket| socket.as_os_str().is_empty()) {
         if matches.value_source("socket") == Some(ValueSource::CommandLine) {
-            return Err(
-                command.error(ErrorKind::InvalidValue, "--socket is empty: name a path, or leave it out")
-            );
+            return Err(command.error(ErrorKind::InvalidValue, "--socket is empty: name a path, or omit it"));
         }
         cli.global.socket = None;
     }
@@ -206,7 +204,7 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
         _ => None,
     };
     if let (Some(name), Some(ValueSource::CommandLine)) = (only_cluster, matches.value_source("socket")) {
-        let message = format!("`{name}` asks the cluster: leave out --socket");
+        let message = format!("`{name}` asks the cluster: omit --socket");
         return Err(command.error(ErrorKind::ArgumentConflict, message));
     }
     let cluster = match &cli.global {
@@ -218,7 +216,7 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
         Command::Explain { .. } => Some("explain"),
         Command::Discovered => Some("discovered"),
         Command::Bmc(_) => {
-            let message = format!("`bmc` asks the BMC itself, from here: leave out {cluster}");
+            let message = format!("`bmc` asks the BMC itself, from here: omit {cluster}");
             return Err(command.error(ErrorKind::ArgumentConflict, message));
         }
         Command::Machine(MachineCommand::Token { .. }) => Some("machine token"),
@@ -238,9 +236,9 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
         | Command::Man { .. } => None,
     };
     let message = match only_pxed {
-        Some(name) => format!("`{name}` asks pxed through its socket, not the cluster: leave out {cluster}"),
+        Some(name) => format!("`{name}` asks pxed through its socket, not the cluster: omit {cluster}"),
         None if matches.value_source("socket") == Some(ValueSource::CommandLine) => {
-            format!("--socket asks pxed, {cluster} asks the cluster: leave out one of them")
+            format!("--socket asks pxed, {cluster} asks the cluster: omit one of them")
         }
         None => return Ok(cli),
     };
@@ -279,7 +277,7 @@ mod tests {
             message.contains("`explain` asks pxed through its socket") && message.contains("--context"),
             "{message}"
         );
-        assert!(refusal("bedplate --kubeconfig /k discovered").contains("leave out --kubeconfig"));
+        assert!(refusal("bedplate --kubeconfig /k discovered").contains("omit --kubeconfig"));
     }
 
     #[test]
@@ -289,7 +287,7 @@ mod tests {
             "bedplate machine --context lab list --socket /s",
             "bedplate --socket /s --kubeconfig /k machine show x",
         ] {
-            assert!(refusal(line).contains("leave out one of them"), "{line}");
+            assert!(refusal(line).contains("omit one of them"), "{line}");
         }
         for line in ["bedplate machine list --context lab", "bedplate explain x --socket /s"] {
             assert!(parse(line.split(' ').map(OsString::from).collect()).is_ok(), "{line}");
@@ -304,8 +302,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         clap_mangen::generate_to(command(OsStr::new("bedplate")), directory.path()).unwrap();
         assert!(directory.path().join("bedplate-install.1").exists());
-        assert!(refusal("bedplate install --socket /s").contains("leave out --socket"));
-        assert!(refusal("bedplate claim list --socket /s").contains("leave out --socket"));
+        assert!(refusal("bedplate install --socket /s").contains("omit --socket"));
+        assert!(refusal("bedplate claim list --socket /s").contains("omit --socket"));
         for line in [
             "bedplate install --image a --without-controller",
             "bedplate install --timeout 0",

@@ -507,6 +507,19 @@ fn links_into_documents_lead_to_a_heading() {
 }
 
 #[test]
+fn index_links_every_page() {
+    let documents = documents();
+    let index =
+        documents.iter().find(|document| document.path == "docs/README.md").expect("the index exists");
+    let pages = documents.iter().filter_map(|document| document.path.strip_prefix("docs/"));
+    let missing: Vec<String> = pages
+        .filter(|page| *page != "README.md" && !index.text.contains(&format!("({page})")))
+        .map(ToOwned::to_owned)
+        .collect();
+    hold("pages that docs/README.md does not link:", "add a row to the index", &missing);
+}
+
+#[test]
 fn parts_of_documents_that_are_named_are_there() {
     let folded = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let documents: BTreeMap<String, String> =

@@ -169,7 +169,7 @@ pub(crate) fn run(options: Options<'_>) -> Result<()> {
     // The time of a part of a program would be the deadline of the whole.
     ensure!(
         !record || (tier.is_none() && filter.is_none()),
-        "--record needs a whole run: leave out --tier and the text"
+        "--record needs a whole run: omit --tier and the text"
     );
     let mut recorder = Recorder::start("cargo xtask test");
     let (table, mut times) = (Table::read()?, Times::read()?);

@@ -174,7 +174,7 @@ with_bmc_faults! { reasons_with
         AddressOutsideSubnets: "No subnet of pxed contains a fixed address of the Machine, so it gets no address."
             => User, "Correct addresses of the interface, or add a subnet (docs/reference/configuration.md).";
         ImageUnavailable: "The image that the Machine boots is not available. The note has the cause."
-            => User, "See docs/guides/images.md, \"Giving it to pxed\".";
+            => User, "See docs/guides/images.md, \"Serve the host image\".";
         BootStalled: "pxed heard nothing of a boot for longer than its stage may take."
             => User, "See the timeline: `bedplate machine show NAME` (docs/troubleshooting/boot.md, \"By stage\").";
         Enrolled: "The host has its certificate.";
@@ -196,7 +196,7 @@ with_bmc_faults! { reasons_with
         NotSupported: "The BMC does not support a request."
             => User, "`bedplate bmc probe` shows what this BMC supports.";
         TimedOut: "The BMC did not answer in time."
-            => User, "See docs/guides/bmc.md, \"When it does not work\".";
+            => User, "See docs/guides/bmc.md, \"Troubleshoot a BMC\".";
         Refused: "The BMC rejected a request."
             => User, "Check the log of the BMC and the privilege of the account.";
         OperationFailed: "A power operation failed. The note has its reason."

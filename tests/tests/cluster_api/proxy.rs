@@ -1,6 +1,6 @@
 //! Proxy of the API server for one program. It numbers the writes of the program, kills the program at one of them, and starts it again.
 //!
-//! Events pass without a number, because nothing depends on them. A test may leave out more writes.
+//! Events pass without a number, because nothing depends on them. A test may omit more writes.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -135,7 +135,7 @@ impl Command for GetSensorReading {
     fn answer(&self, data: &[u8]) -> Result<Option<u16>, ParsePacketError> {
         let mut reader = Reader(data);
         let [_, flags] = reader.array()?;
-        // BMCs may leave out states that the sensor does not have.
+        // BMCs may omit states that the sensor does not have.
         let low = reader.byte().unwrap_or(0);
         let high = reader.byte().unwrap_or(0);
         // Not scanned, or not (yet) available.

@@ -213,7 +213,7 @@ fn file_is_overloaded_only_while_it_names_nothing() {
     assert_eq!(bytes[243..246], [52, 1, 1]);
     let bytes = encode(&reply(long()), None).unwrap();
     assert_eq!(&bytes[108..119], b"snponly.efi");
-    assert_eq!(read(&bytes).opts().get(OptionCode::DomainName), None, "left out instead");
+    assert_eq!(read(&bytes).opts().get(OptionCode::DomainName), None, "omitted instead");
 }
 
 #[test]
