@@ -43,7 +43,7 @@ fn every_example_is_a_machine_that_the_rules_accept() {
     }
 }
 
-/// A misspelt field would be read as absent.
+/// A misspelled field would be read as absent.
 fn nothing_is_lost(written: &Value, read: &Value, path: &str) {
     match written {
         Value::Object(fields) => {

@@ -122,7 +122,7 @@ pub trait Console: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Console for T {}
 
-/// User name and password, which is zeroised when dropped; never in `Debug`.
+/// User name and password, which is zeroized when dropped; never in `Debug`.
 #[derive(Clone)]
 pub struct Credentials {
     /// User name.

@@ -69,7 +69,7 @@ async fn over(started: Instant, limit: Option<Duration>) {
 
 /// Returns the look of standard error: no color, and no ages.
 fn plain() -> Look {
-    Look { now: jiff::Timestamp::now(), colour: false }
+    Look { now: jiff::Timestamp::now(), color: false }
 }
 
 /// Prints the changes of all operations until the user stops.

@@ -33,10 +33,10 @@ impl<'a> Page<'a> {
 
     /// Returns the parameters of text output.
     pub(crate) fn look(&self) -> Look {
-        let colour = std::io::stdout().is_terminal()
+        let color = std::io::stdout().is_terminal()
             && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
             && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        Look { now: Timestamp::now(), colour }
+        Look { now: Timestamp::now(), color }
     }
 
     /// Prints a text, or its JSON.

@@ -40,7 +40,7 @@ pub(crate) struct Look {
     /// The present.
     pub(crate) now: Timestamp,
     /// True if the text is colored.
-    pub(crate) colour: bool,
+    pub(crate) color: bool,
 }
 
 /// Color with a meaning.
@@ -62,7 +62,7 @@ impl Look {
             Paint::Bad => "31",
             Paint::Faint => "2",
         };
-        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+        if self.color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 }
 

@@ -218,7 +218,7 @@ impl Repository {
         if response.status() != StatusCode::UNAUTHORIZED {
             return self.accepted(response).await;
         }
-        let authorization = self.authorise(&response).await?;
+        let authorization = self.authorize(&response).await?;
         *self.authorization.lock().await = Some(authorization.clone());
         self.accepted(send(request(), Some(&authorization)).await?).await
     }
@@ -231,7 +231,7 @@ impl Repository {
     }
 
     /// Meets the challenge of a 401.
-    async fn authorise(&self, response: &Response) -> Result<String, Failure> {
+    async fn authorize(&self, response: &Response) -> Result<String, Failure> {
         let own = reqwest::Url::parse(&self.base).map(|url| url.origin());
         if own.as_ref().ok() != Some(&response.url().origin()) {
             let host = response.url().host_str().unwrap_or_default();

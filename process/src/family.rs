@@ -16,7 +16,7 @@ use prometheus_client::registry::{Metric, Registry, Unit};
 use crate::counter::Label;
 
 /// Values by the word of their one label; the word of a family without labels is not shown.
-pub type Labelled = Vec<(&'static str, u64)>;
+pub type Labeled = Vec<(&'static str, u64)>;
 
 /// A value with its labels, each a name and a word.
 pub type Row = (Vec<(&'static str, &'static str)>, u64);
@@ -119,7 +119,7 @@ pub fn count(
     name: &str,
     help: &str,
     label: &'static str,
-    values: Labelled,
+    values: Labeled,
 ) -> fmt::Result {
     count_rows(encoder, name, help, rows(label, values))
 }
@@ -133,12 +133,12 @@ pub fn gauge(
     name: &str,
     help: &str,
     label: &'static str,
-    values: Labelled,
+    values: Labeled,
 ) -> fmt::Result {
     gauge_rows(encoder, name, help, rows(label, values))
 }
 
-fn rows(label: &'static str, values: Labelled) -> impl Iterator<Item = Row> {
+fn rows(label: &'static str, values: Labeled) -> impl Iterator<Item = Row> {
     let labels = move |word| if label.is_empty() { Vec::new() } else { vec![(label, word)] };
     values.into_iter().map(move |(word, value)| (labels(word), value))
 }

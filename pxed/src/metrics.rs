@@ -15,7 +15,7 @@ use bedplate_dhcp::counter::Trouble;
 use bedplate_dhcp::respond::Silence;
 use bedplate_dhcp::wire::{Malformed, MessageType};
 use bedplate_process::counter::read;
-use bedplate_process::family::{Labelled, count, gauge};
+use bedplate_process::family::{Labeled, count, gauge};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
@@ -149,7 +149,7 @@ impl Sources {
     fn encode_dhcp(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let Some(server) = &self.dhcp else { return Ok(()) };
         let c = server.counters();
-        let by_type = |read: &dyn Fn(MessageType) -> u64| -> Labelled {
+        let by_type = |read: &dyn Fn(MessageType) -> u64| -> Labeled {
             MessageType::ALL.iter().map(|t| (t.label(), read(*t))).collect()
         };
         let received = by_type(&|t| c.received(t));

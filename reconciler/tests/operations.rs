@@ -104,11 +104,8 @@ async fn o5_new_operation_is_set_pending_then_labeled_even_if_the_first_fails() 
         assert_eq!(pending["status"], json!({ "state": "Pending" }));
         assert_eq!(pending["metadata"]["resourceVersion"], "7");
         let labels = json!({ "bedplate.dev/machine": "a", "bedplate.dev/site": "default" });
-        let labelled = body(&asked, "PATCH /machineoperations/x");
-        assert_eq!(
-            (&labelled["metadata"]["labels"], &labelled["metadata"]["uid"]),
-            (&labels, &json!("uid-x"))
-        );
+        let labeled = body(&asked, "PATCH /machineoperations/x");
+        assert_eq!((&labeled["metadata"]["labels"], &labeled["metadata"]["uid"]), (&labels, &json!("uid-x")));
     }
 }
 

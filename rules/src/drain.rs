@@ -4,12 +4,12 @@
 //! reboot, as the kubelet) and by `bedplate-controller` (before it deletes a Node).
 
 mod eviction;
-mod judgement;
+mod judgment;
 mod pod;
 mod send;
 
 pub use eviction::Evicted;
-pub use judgement::{Drain, Refusal, again, list, list_of, refusal, wait};
+pub use judgment::{Drain, Refusal, again, list, list_of, refusal, wait};
 pub use pod::Pod;
 pub use send::{PodApi, Rejection, evict, pods};
 

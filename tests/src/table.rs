@@ -218,11 +218,11 @@ impl Table {
 
 /// For a heading, on a terminal.
 pub fn bold(text: &str) -> String {
-    colour("1", text)
+    color("1", text)
 }
 
 /// In a color, on a terminal that supports colors.
-pub fn colour(code: &str, text: &str) -> String {
+pub fn color(code: &str, text: &str) -> String {
     if std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
         format!("\x1b[{code}m{text}\x1b[0m")
     } else {

@@ -14,7 +14,7 @@ use bedplate_tests::wait;
 use serde_json::{Value, json};
 
 /// A kubelet that does not start, and says a secret.
-const ILL: &str = "#!/bin/sh\necho 'E1122 06:56:12.123456    1234 run.go:72] \"command failed\" err=\"no such flag: --colour\" \
+const ILL: &str = "#!/bin/sh\necho 'E1122 06:56:12.123456    1234 run.go:72] \"command failed\" err=\"no such flag: --color\" \
                    token=\"abcdef.0123456789abcdef\"' >&2\nexit 1\n";
 /// A kubelet that finds a way to another certificate takes it, as a real one does by a request.
 const RENEWS: &str = "[Service]\nExecStartPre=/bin/sh -c 'cd /var/lib/kubelet; if [ -e /etc/kubernetes/bootstrap-kubelet.conf ]; then \
@@ -200,7 +200,7 @@ fn node_is_changed_in_place_and_log_of_failing_kubelet_is_reported() {
     let reason = status["rolledBack"]["message"].as_str().unwrap();
     assert!(reason.starts_with("the kubelet is not healthy: "), "{reason}");
     assert!(
-        reason.contains("\"command failed\" err=\"no such flag: --colour\" token=\"[hidden]\""),
+        reason.contains("\"command failed\" err=\"no such flag: --color\" token=\"[hidden]\""),
         "{reason}"
     );
 }

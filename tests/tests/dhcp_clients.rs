@@ -266,7 +266,7 @@ fn dhclient_leases_reboots_into_the_same_address_and_releases_it() -> Result<()>
     Ok(())
 }
 
-/// Makes `wire.client` a router with a relay, 10.7.0.2 towards pxed and 10.8.0.1 towards machine 2 in the returned namespace.
+/// Makes `wire.client` a router with a relay, 10.7.0.2 toward pxed and 10.8.0.1 toward machine 2 in the returned namespace.
 fn behind_relay(wire: &Wire) -> Result<(Namespace, Setup, Process)> {
     let behind = Namespace::new("behind")?;
     wire.client.ip("address add 10.7.0.2/24 dev eth0")?;
@@ -275,7 +275,7 @@ fn behind_relay(wire: &Wire) -> Result<(Namespace, Setup, Process)> {
     wire.server.ip("route add 10.8.0.0/24 via 10.7.0.2")?;
     let mut setup = wire.setup()?;
     let subnet = "network = \"10.8.0.0/24\"\nranges = [\"10.8.0.50-10.8.0.59\"]\nrouters = [\"10.8.0.1\"]\n";
-    // dhcrelay sends from its address towards pxed.
+    // dhcrelay sends from its address toward pxed.
     setup.subnets.push(format!("{subnet}relays = [\"10.8.0.1\", \"10.7.0.2\"]\n"));
     let mut command = wire.client.command("dhcrelay");
     command.args(["-4", "-d", "--no-pid", "-a", "-id", "down0", "-iu", "eth0", "10.7.0.1"]);

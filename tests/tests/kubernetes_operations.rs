@@ -156,11 +156,11 @@ fn o1_o5_o7_labeled_operation_is_found_taken_and_ended_by_its_executor() {
     let site = Site::shared();
     site.machine(objects::machine("o5"));
     site.operation(&objects::operation("o5", "reboot").on("o5"));
-    let labelled = site.until("o5", "its labels", |operation| {
+    let labeled = site.until("o5", "its labels", |operation| {
         operation["metadata"]["labels"]["bedplate.dev/machine"] == "o5"
             && operation["status"]["state"] == "Pending"
     });
-    assert_eq!(labelled["metadata"]["labels"]["bedplate.dev/site"], "north");
+    assert_eq!(labeled["metadata"]["labels"]["bedplate.dev/site"], "north");
     // As the agent asks for it.
     let found = site.agent("o5").list("mop", "labelSelector=bedplate.dev/machine%3Do5").unwrap();
     assert_eq!(names(found.iter()), ["o5"]);
@@ -182,9 +182,9 @@ fn o5_label_of_another_writer_is_corrected() {
     site.machine(objects::machine("wrong"));
     let operation = objects::operation("wrong", "reboot").on("wrong");
     site.operation(&operation.label("bedplate.dev/machine", "another").label("own", "kept"));
-    let labelled =
+    let labeled =
         site.until("wrong", "its label", |o| o["metadata"]["labels"]["bedplate.dev/machine"] == "wrong");
-    assert_eq!(labelled["metadata"]["labels"]["own"], "kept");
+    assert_eq!(labeled["metadata"]["labels"]["own"], "kept");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Programs of cargo's that the other commands call: built once, cached by name and version.
 //!
-//! Not optimised, because they run for seconds. Callers: `deny`, `deb`, `setup`.
+//! Not optimized, because they run for seconds. Callers: `deny`, `deb`, `setup`.
 
 use std::path::{Path, PathBuf};
 

@@ -21,7 +21,7 @@ use crate::slot::bind;
 use crate::slot::confined_writer::Inside;
 use crate::slot::store::Slots;
 
-/// State of this host's kubelet towards its API server.
+/// State of this host's kubelet toward its API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kubelet {
     /// No slot runs, and none was the node.

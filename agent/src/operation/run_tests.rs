@@ -36,7 +36,7 @@ const LONG: Duration = Duration::from_secs(7200);
 /// Lets a number of points pass, then stops everything like a kill.
 struct Fuse {
     left: AtomicI64,
-    burnt: Mutex<CancellationToken>,
+    burned: Mutex<CancellationToken>,
 }
 
 impl Fuse {
@@ -48,7 +48,7 @@ impl Fuse {
     }
 
     fn kill(&self) {
-        self.burnt.lock().unwrap().cancel();
+        self.burned.lock().unwrap().cancel();
     }
 }
 
@@ -240,7 +240,7 @@ impl World {
         }
         let version = |version| Some(VersionRef { name: "w".into(), version });
         Arc::new(Self {
-            fuse: Fuse { left: AtomicI64::new(i64::MAX), burnt: Mutex::default() },
+            fuse: Fuse { left: AtomicI64::new(i64::MAX), burned: Mutex::default() },
             views: watch::Sender::new(view),
             written: AtomicU32::new(0),
             busy: AtomicBool::new(false),
@@ -332,8 +332,8 @@ impl World {
     /// Runs one agent until the operation has finished or the agent is killed
     /// after some points. Returns true if it was killed.
     async fn live(self: &Arc<Self>, points: i64) -> bool {
-        let burnt = CancellationToken::new();
-        *self.fuse.burnt.lock().unwrap() = burnt.clone();
+        let burned = CancellationToken::new();
+        *self.fuse.burned.lock().unwrap() = burned.clone();
         self.fuse.left.store(points, Ordering::SeqCst);
         let parts = self.parts();
         let mut views = self.views.subscribe();
@@ -349,7 +349,7 @@ impl World {
         let agent = run(parts, self.views.subscribe(), Pulse::unwatched(), CancellationToken::new());
         tokio::select! {
             () = agent => panic!("the loop has ended"),
-            () = burnt.cancelled() => true,
+            () = burned.cancelled() => true,
             () = over => false,
         }
     }

@@ -208,7 +208,7 @@ impl Streams {
     fn open(access: &Access) -> Self {
         let (taken_by, taken) = mpsc::unbounded_channel();
         let own = format!("metadata.name={}", access.machine());
-        let labelled = format!("{LABEL}={}", access.machine());
+        let labeled = format!("{LABEL}={}", access.machine());
         Self {
             machine: open(access, Watched::Machine, watcher::Config::default().fields(&own), &taken_by),
             node: open(access, Watched::Node, watcher::Config::default().fields(&own), &taken_by),
@@ -217,7 +217,7 @@ impl Streams {
             operations: open(
                 access,
                 Watched::Operations,
-                watcher::Config::default().labels(&labelled),
+                watcher::Config::default().labels(&labeled),
                 &taken_by,
             ),
             taken,

@@ -24,7 +24,7 @@ use crate::wire::{
     open::Algorithms,
 };
 
-/// Octets of an AES block, an initialisation vector and a key.
+/// Octets of an AES block, an initialization vector and a key.
 const BLOCK_OCTETS: usize = 16;
 
 /// A cipher suite.

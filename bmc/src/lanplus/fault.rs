@@ -51,7 +51,7 @@ fn chain(error: &dyn Error) -> String {
 /// Converts the reason why there is no session. No request was sent in it.
 ///
 /// A refused proof ([`SessionError::ProofRefused`]) counts as a refused login although the BMC has the same password:
-/// with status 0x0f to RAKP message 3 a BMC refuses a user (13.24, table 13-15), and counts it towards the lockout of
+/// with status 0x0f to RAKP message 3 a BMC refuses a user (13.24, table 13-15), and counts it toward the lockout of
 /// its "bad password threshold". Repeated attempts would lock the account.
 fn of_session(error: SessionError, address: String) -> BmcError {
     let problem = error.to_string();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 
 pub(super) fn look() -> Look {
-    Look { now: "2026-01-01T00:10:00Z".parse().unwrap(), colour: false }
+    Look { now: "2026-01-01T00:10:00Z".parse().unwrap(), color: false }
 }
 
 pub(super) fn golden(name: &str, text: &str) {
@@ -33,7 +33,7 @@ fn machine(name: &str, status: &Value) -> Machine {
 
 #[test]
 fn colors_say_which_conditions_are_bad() {
-    let look = Look { colour: true, ..look() };
+    let look = Look { color: true, ..look() };
     for (kind, status, paint) in [
         ("Ready", "True", Paint::Good),
         ("Ready", "False", Paint::Waiting),
@@ -144,9 +144,9 @@ fn show_prints_the_state_disk_and_wipe_that_the_agent_reported() {
 fn text_from_outside_cannot_steer_the_terminal() {
     let plain = show(&booting(), look());
     assert!(!plain.contains('\u{1b}'), "{plain}");
-    let colourful = show(&booting(), Look { colour: true, ..look() });
-    assert!(colourful.contains("\u{1b}[31mrootfs\u{1b}[0m"));
-    assert!(!colourful.contains("\u{1b}[31mpxed"));
+    let colorful = show(&booting(), Look { color: true, ..look() });
+    assert!(colorful.contains("\u{1b}[31mrootfs\u{1b}[0m"));
+    assert!(!colorful.contains("\u{1b}[31mpxed"));
 }
 
 #[test]

@@ -102,19 +102,19 @@ fn c4_configuration_shows_pending_rollout_and_faults_for_users() {
     let states: Vec<_> = listed.lines().filter_map(state).collect();
     assert_eq!(states, ["STATE", "RollingOut", "DrainTimedOut", "-"], "{listed}");
     golden("configuration-ill.txt", &configuration(&ill, look()));
-    let bright = configuration(&ill, Look { colour: true, ..look() });
+    let bright = configuration(&ill, Look { color: true, ..look() });
     assert!(bright.contains("\u{1b}[31mTrue"), "{bright}");
     assert!(!configuration(&described(), look()).contains("Conditions"));
 }
 
 #[test]
-fn two_templates_differ_as_yaml_and_colour_is_for_terminals() {
+fn two_templates_differ_as_yaml_and_color_is_for_terminals() {
     let described = described();
     let (from, to) = history::pair(&described, None, None).unwrap();
     let text =
         difference(("workers-v2", &from.spec.template), ("workers-v4", &to.spec.template), look()).unwrap();
     golden("difference.txt", &text);
-    let bright = Look { colour: true, ..look() };
+    let bright = Look { color: true, ..look() };
     let bright =
         difference(("workers-v2", &from.spec.template), ("workers-v4", &to.spec.template), bright).unwrap();
     assert!(bright.contains("\u{1b}[32m+") && bright.contains("\u{1b}[31m-"), "{bright}");

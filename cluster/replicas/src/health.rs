@@ -5,9 +5,9 @@ use jiff::Timestamp;
 
 use crate::{Amount, Key};
 
-mod judgement;
+mod judgment;
 
-pub use judgement::{Failure, HealthReason, Judgement, Subject, judge};
+pub use judgment::{Failure, HealthReason, Judgment, Subject, judge};
 
 /// A Machine of the cluster that the selector matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,14 +144,14 @@ pub fn plan_health(targets: &[Target], check: &HealthCheck, now: Timestamp) -> H
         plan.targets.push(target.key.clone());
         plan.are_nodes_unknown |= target.node == NodeView::Unknown;
         match judge(target, check, now) {
-            Judgement::Healthy => plan.healthy.push(target.key.clone()),
-            Judgement::Unhealthy(failures) => {
+            Judgment::Healthy => plan.healthy.push(target.key.clone()),
+            Judgment::Unhealthy(failures) => {
                 plan.unhealthy.push((target.key.clone(), failures));
                 if !target.is_deleting && !target.is_marked {
                     candidates.push(target.key.clone());
                 }
             }
-            Judgement::Undecided(until) => plan.next = plan.next.into_iter().chain(until).min(),
+            Judgment::Undecided(until) => plan.next = plan.next.into_iter().chain(until).min(),
         }
     }
     plan.targets.sort();

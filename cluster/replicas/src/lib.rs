@@ -35,7 +35,7 @@ pub use deployment::{
     implied_replicas, plan_deployment,
 };
 pub use health::{
-    Allowed, ConditionView, Failure, HealthCheck, HealthPlan, HealthReason, Judgement, NodeView, Subject,
+    Allowed, ConditionView, Failure, HealthCheck, HealthPlan, HealthReason, Judgment, NodeView, Subject,
     Target, Unhealthy, judge, plan_health,
 };
 pub use name::{NameTemplate, NameTemplateError, NameVariables};

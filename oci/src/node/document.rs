@@ -265,8 +265,8 @@ mod tests {
     fn a_configuration_for_another_machine_is_refused() {
         let text = r#"{"architecture":"arm64","os":"linux","rootfs":{"type":"layers","diff_ids":[]}}"#;
         assert!(config(text.as_bytes(), "amd64").unwrap_err().contains("linux/arm64"));
-        let labelled = r#"{"architecture":"amd64","os":"linux","config":{"Labels":{"a":"b"}},"rootfs":{}}"#;
-        assert_eq!(config(labelled.as_bytes(), "amd64").unwrap().labels.get("a").unwrap(), "b");
+        let labeled = r#"{"architecture":"amd64","os":"linux","config":{"Labels":{"a":"b"}},"rootfs":{}}"#;
+        assert_eq!(config(labeled.as_bytes(), "amd64").unwrap().labels.get("a").unwrap(), "b");
         let bare = r#"{"architecture":"amd64","os":"linux","config":{"Labels":null},"rootfs":{}}"#;
         assert!(config(bare.as_bytes(), "amd64").unwrap().labels.is_empty());
     }

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_duration_is_honoured_up_to_a_bound_and_a_shorter_one_is_not() {
+    fn a_longer_duration_is_honored_up_to_a_bound_and_a_shorter_one_is_not() {
         for (says, waits) in [(1, 15), (60, 60), (1_000_000, 600)] {
             let (mut election, start) = (Election::new("me".to_owned()), Instant::now());
             let duration = Duration::from_secs(says);

@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use crate::lease::{Change, Lease};
 
-/// Address in host order to record: neighbouring addresses, which are given out together, share a page.
+/// Address in host order to record: neighboring addresses, which are given out together, share a page.
 const LEASES: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("leases-v1");
 
 /// Error of opening the lease file.

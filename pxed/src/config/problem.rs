@@ -58,6 +58,6 @@ mod tests {
     fn a_slip_of_the_keyboard_finds_the_key_that_was_meant() {
         assert_eq!(nearest("lisen", ["listen", "advertise"]), Some("listen"));
         assert_eq!(nearest("lease_seconds", ["lease-seconds", "domain"]), Some("lease-seconds"));
-        assert_eq!(nearest("colour", ["listen", "advertise"]), None);
+        assert_eq!(nearest("color", ["listen", "advertise"]), None);
     }
 }

@@ -29,7 +29,7 @@ pub fn dhcp_settings(config: &Config) -> Option<dhcp::Settings> {
 
 fn translate_subnet(subnet: &SubnetConfig, dhcp: &DhcpConfig) -> Subnet {
     let size: u64 = subnet.ranges.iter().map(|range| range.size()).sum();
-    // Rounded in favour of Machines.
+    // Rounded in favor of Machines.
     let reserve = (size * u64::from(dhcp.discovery_reserve_percent)).div_ceil(100);
     Subnet {
         network: subnet.network,

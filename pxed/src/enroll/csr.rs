@@ -52,7 +52,7 @@ pub struct CertificateRequest {
     /// Request as parsed by the library; only its key is used.
     pub params: CertificateSigningRequestParams,
     common_names: Vec<String>,
-    organisations: Vec<String>,
+    organizations: Vec<String>,
     uids: Vec<String>,
     subject: String,
 }
@@ -77,7 +77,7 @@ impl CertificateRequest {
             key: key_digest(info.subject_pki.raw),
             params,
             common_names: texts(info.subject.iter_common_name()),
-            organisations: texts(info.subject.iter_organization()),
+            organizations: texts(info.subject.iter_organization()),
             uids: uids(&info.subject),
             subject: info.subject.to_string(),
         })
@@ -107,7 +107,7 @@ impl CertificateRequest {
             let found = if self.subject.is_empty() { "no user".to_owned() } else { self.subject.clone() };
             return Err(ReadRequestError::Subject { found, machine: machine.clone() });
         }
-        let groups = self.organisations.iter().map(String::as_str);
+        let groups = self.organizations.iter().map(String::as_str);
         check_groups(self.key_id(), groups, !whole).map_err(ReadRequestError::Groups)
     }
 }

@@ -141,13 +141,13 @@ fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
 }
 
-fn add_labelled<T: PartialEq>(labels: &[T], counters: &[AtomicU64], label: &T) {
+fn add_labeled<T: PartialEq>(labels: &[T], counters: &[AtomicU64], label: &T) {
     for (_, counter) in labels.iter().zip(counters).filter(|(known, _)| *known == label) {
         add(counter, 1);
     }
 }
 
-fn read_labelled<T: Copy>(labels: &[T], counters: &[AtomicU64]) -> Vec<(T, u64)> {
+fn read_labeled<T: Copy>(labels: &[T], counters: &[AtomicU64]) -> Vec<(T, u64)> {
     labels.iter().zip(counters).map(|(label, counter)| (*label, counter.load(Ordering::Relaxed))).collect()
 }
 
@@ -178,15 +178,15 @@ impl Counters {
 
     pub(crate) fn ended(&self, outcome: Outcome, bytes: u64) {
         add(&self.acknowledged_bytes, bytes);
-        add_labelled(&Outcome::ALL, &self.outcomes, &outcome);
+        add_labeled(&Outcome::ALL, &self.outcomes, &outcome);
     }
 
     pub(crate) fn refused(&self, refusal: Refusal) {
-        add_labelled(&Refusal::ALL, &self.refusals, &refusal);
+        add_labeled(&Refusal::ALL, &self.refusals, &refusal);
     }
 
     pub(crate) fn malformed(&self, malformed: Malformed) {
-        add_labelled(&Malformed::ALL, &self.malformed, &malformed);
+        add_labeled(&Malformed::ALL, &self.malformed, &malformed);
     }
 
     pub(crate) fn snapshot(&self, active: usize) -> Snapshot {
@@ -200,9 +200,9 @@ impl Counters {
             blocks: read(&self.blocks),
             acknowledged_bytes: read(&self.acknowledged_bytes),
             retransmissions: read(&self.retransmissions),
-            outcomes: read_labelled(&Outcome::ALL, &self.outcomes),
-            refusals: read_labelled(&Refusal::ALL, &self.refusals),
-            malformed: read_labelled(&Malformed::ALL, &self.malformed),
+            outcomes: read_labeled(&Outcome::ALL, &self.outcomes),
+            refusals: read_labeled(&Refusal::ALL, &self.refusals),
+            malformed: read_labeled(&Malformed::ALL, &self.malformed),
         }
     }
 }

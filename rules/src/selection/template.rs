@@ -8,10 +8,10 @@ use serde_json::Value;
 
 /// Returns true if both templates describe the same node.
 pub fn means_the_same(one: &Template, other: &Template) -> bool {
-    one == other || levelled(one.clone()) == levelled(other.clone())
+    one == other || leveled(one.clone()) == leveled(other.clone())
 }
 
-fn levelled(mut template: Template) -> Template {
+fn leveled(mut template: Template) -> Template {
     for file in &mut template.files {
         file.permissions = file.permissions.trim_start_matches('0').to_owned();
     }

@@ -17,7 +17,7 @@ use bedplate_tests::qemu::{Firmware, Spec};
 use bedplate_tests::rack::Rack;
 use bedplate_tests::screen::{Moment, Screen};
 use bedplate_tests::site::Site;
-use bedplate_tests::table::{Row, Table, bold, colour};
+use bedplate_tests::table::{Row, Table, bold, color};
 use bedplate_tests::{guard, kubernetes, pxed, wait};
 use clap::Parser;
 use jiff::Timestamp;
@@ -125,7 +125,7 @@ fn run(arguments: Arguments) -> Result<()> {
     println!("\nremoving servers, pxed, cluster and network ...");
     drop(demo);
     drop(rack);
-    println!("{}", colour("32", "done: two servers became Nodes, and both have the edited version"));
+    println!("{}", color("32", "done: two servers became Nodes, and both have the edited version"));
     Ok(())
 }
 

@@ -45,7 +45,7 @@ async fn machines_of_a_cluster_are_listed_and_shown() {
 
     let show = text(&bedplate(&["machine", "show", "cli-1"]));
     assert!(show.contains("52:54:00:00:00:01 netboot") && show.contains("+4.250 s"), "{show}");
-    assert!(!show.contains('\u{1b}'), "colour without a terminal");
+    assert!(!show.contains('\u{1b}'), "color without a terminal");
 
     let json = bedplate(&["machine", "show", "cli-1", "--output", "json"]);
     let machine: Value = serde_json::from_slice(&json.stdout).unwrap();
@@ -263,7 +263,7 @@ async fn versions_of_a_cluster_are_shown_with_what_they_changed() {
     let diff = text(&diff);
     assert!(diff.starts_with("--- cli-shown-v1\n+++ cli-shown-v2\n@@ "), "{diff}");
     assert!(diff.ends_with(" sysctls:\n-  kernel.panic: \"1\"\n+  kernel.panic: \"2\"\n"), "{diff}");
-    assert!(!diff.contains('\u{1b}'), "colour without a terminal");
+    assert!(!diff.contains('\u{1b}'), "color without a terminal");
     let back = text(&bedplate(&["config", "diff", "cli-shown", "--from", "2", "--to", "1"]));
     assert!(back.contains("\n+  kernel.panic: \"1\"\n"), "{back}");
     let json = bedplate(&["config", "history", "cli-shown", "-o", "json"]);

@@ -296,7 +296,7 @@ impl Scene {
                 // The key differs each time.
                 spec.remove("request");
             }
-            normalise(&mut object, &self.prefix, &uids);
+            normalize(&mut object, &self.prefix, &uids);
             (format!("{plural}/{}", name.replace(&self.prefix, "")), object)
         });
         normal.collect()
@@ -337,11 +337,11 @@ fn request_of(builder: &http::request::Builder, body: Vec<u8>) -> http::Request<
     request
 }
 
-fn normalise(value: &mut Value, prefix: &str, uids: &BTreeMap<String, String>) {
+fn normalize(value: &mut Value, prefix: &str, uids: &BTreeMap<String, String>) {
     match value {
         Value::String(text) => *text = plain(text, prefix, uids),
         Value::Array(items) => {
-            items.iter_mut().for_each(|item| normalise(item, prefix, uids));
+            items.iter_mut().for_each(|item| normalize(item, prefix, uids));
             // A list by type: who came first is chance.
             if items.iter().all(|item| item.get("type").is_some()) {
                 items.sort_by_key(|item| item["type"].to_string());
@@ -350,7 +350,7 @@ fn normalise(value: &mut Value, prefix: &str, uids: &BTreeMap<String, String>) {
         Value::Object(fields) => {
             let before = std::mem::take(fields);
             for (key, mut value) in before {
-                normalise(&mut value, prefix, uids);
+                normalize(&mut value, prefix, uids);
                 fields.insert(key.replace(prefix, ""), value);
             }
         }

@@ -403,7 +403,7 @@ impl Scene {
 
 /// Writes over what is for people's eyes alone, before every other write up to a number: what a controller read before is stale then, and the
 /// next time it finds this.
-pub(crate) async fn vandalise(scene: &Scene, number: usize) {
+pub(crate) async fn vandalize(scene: &Scene, number: usize) {
     const MOST: usize = 25;
     if number.is_multiple_of(2) || number > MOST {
         return;
@@ -427,6 +427,6 @@ fn overwrite(object: &mut Value, kinds: &[&str]) {
     for condition in conditions.iter_mut().filter(|c| kinds.iter().any(|kind| c["type"] == **kind)) {
         let was = condition["status"] == "True";
         condition["status"] = json!(if was { "False" } else { "True" });
-        (condition["reason"], condition["message"]) = (json!("Vandalised"), json!("not so"));
+        (condition["reason"], condition["message"]) = (json!("Vandalized"), json!("not so"));
     }
 }

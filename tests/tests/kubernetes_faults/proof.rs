@@ -112,7 +112,7 @@ impl Bench {
             let scene = scene.clone();
             gate.before_each(Box::new(move |number| {
                 let scene = scene.clone();
-                Box::pin(async move { super::flows::vandalise(&scene, number).await })
+                Box::pin(async move { super::flows::vandalize(&scene, number).await })
             }));
         }
         gate.arm(disturbance.death.clone(), disturbance.faults.clone(), disturbance.cuts.clone());

@@ -75,7 +75,12 @@ const PATTERNS: &[Pattern] = &[
     ("continue, not go on", PROSE, r"\bgo(es)? on\b", None),
     ("check, not look at", PROSE, r"\blook(s|ed)? at\b", None),
     ("enroll with two l", PROSE_AND_NAMES, r"\b[Ee]nrol(s|ment|ments)?\b|_enrol(s|ment|ments)?(_|$)", None),
-    ("American spelling", PROSE_AND_NAMES, r"\b(behaviour|colour|honour|licence)", Some("--colour")),
+    (
+        "American spelling",
+        &[Comment, Text, Part::Document, TestName, Name],
+        r"(?i)(behavi|col|hon|fav|neighb)our|licence|judgement|(label|level)led(\b|_)|(author|custom|initial|normal|optim|organ|recogn|serial|standard|summar)is(e|ing|ation)|\btowards\b",
+        None,
+    ),
     (
         "comment starts with a noun or a verb",
         &[CommentStart],

@@ -92,7 +92,7 @@ pub(super) fn root(step: &Step, inputs: &Inputs<'_>, work: &Path) -> Result<Root
         let _ = fs::remove_dir_all(path.join(name));
     }
     identify(&path, "host", inputs.inputs)?;
-    normalise(&path)?;
+    normalize(&path)?;
     Ok(Root { path, kernel, release })
 }
 
@@ -156,7 +156,7 @@ pub(super) fn identify(root: &Path, image: &str, inputs: &str) -> Result<()> {
 }
 
 /// Takes out what the builder or the moment of building left.
-pub(super) fn normalise(root: &Path) -> Result<()> {
+pub(super) fn normalize(root: &Path) -> Result<()> {
     for name in REMOVE {
         let path = root.join(name);
         if fs::symlink_metadata(&path).is_ok() {

@@ -488,8 +488,8 @@ fn state_of_ours_whose_marker_cannot_be_read_is_never_made_new() {
 #[test]
 fn files_under_the_label_of_being_made_are_never_made_new() {
     let disk = damaged(|_| {}, &[]);
-    let relabelled = HostPrograms.run("tune2fs", &["-L", "bedplate-new", disk.device.to_str().unwrap()]);
-    assert_eq!(relabelled.unwrap().0, 0);
+    let relabeled = HostPrograms.run("tune2fs", &["-L", "bedplate-new", disk.device.to_str().unwrap()]);
+    assert_eq!(relabeled.unwrap().0, 0);
     assert_left_alone(&disk, "with files");
 }
 

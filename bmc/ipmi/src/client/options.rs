@@ -54,7 +54,7 @@ pub enum ClientError {
     /// The user's name is none for IPMI.
     #[error("the user name cannot be used with IPMI")]
     User(#[source] UserNameTooLong),
-    /// No socket towards this address.
+    /// No socket toward this address.
     #[error("failed to open a UDP socket to {address}")]
     Socket {
         /// The BMC.

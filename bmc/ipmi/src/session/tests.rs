@@ -240,7 +240,7 @@ fn both_suites_open_carry_and_close() {
 
 #[test]
 fn busy_or_starting_bmc_is_asked_again_for_its_capabilities() {
-    for completion in [Completion::Busy, Completion::Initialising] {
+    for completion in [Completion::Busy, Completion::Initializing] {
         let mut world = World::good(Suite::Sha256);
         assert!(world.session.transmit().is_some());
         let response = Response { completion, data: Vec::new() };

@@ -68,7 +68,7 @@ pub enum Completion {
     FirmwareUpdate,
     /// 0xD2.
     #[error("the BMC is initializing")]
-    Initialising,
+    Initializing,
     /// 0xD3.
     #[error("the destination is unavailable")]
     DestinationUnavailable,
@@ -110,7 +110,7 @@ const NAMED: [(u8, Completion); 25] = [
     (0xcf, Completion::Duplicate),
     (0xd0, Completion::RepositoryUpdate),
     (0xd1, Completion::FirmwareUpdate),
-    (0xd2, Completion::Initialising),
+    (0xd2, Completion::Initializing),
     (0xd3, Completion::DestinationUnavailable),
     (0xd4, Completion::Privilege),
     (0xd5, Completion::State),
@@ -139,7 +139,7 @@ impl Completion {
                 | Self::OutOfSpace
                 | Self::RepositoryUpdate
                 | Self::FirmwareUpdate
-                | Self::Initialising
+                | Self::Initializing
         )
     }
 

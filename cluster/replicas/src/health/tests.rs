@@ -51,7 +51,7 @@ fn plan(targets: &[Target], check: &HealthCheck) -> HealthPlan {
     plan_health(targets, check, at(NOW))
 }
 
-fn judged(target: &Target) -> Judgement {
+fn judged(target: &Target) -> Judgment {
     judge(target, &check(), at(NOW))
 }
 
@@ -85,40 +85,40 @@ fn hc2_startup_counts_from_the_latest_transition() {
             ..check()
         };
         let expected = if is_unhealthy {
-            Judgement::Unhealthy(vec![Failure::NodeStartup(600)])
+            Judgment::Unhealthy(vec![Failure::NodeStartup(600)])
         } else {
-            Judgement::Undecided(Some(at(start + 601)))
+            Judgment::Undecided(Some(at(start + 601)))
         };
         assert_eq!(judge(&seen, &check, at(NOW)), expected, "{index} {start}");
     }
     let off = HealthCheck { startup_seconds: 0, ..check() };
-    assert_eq!(judge(&base, &off, at(NOW)), Judgement::Undecided(None));
+    assert_eq!(judge(&base, &off, at(NOW)), Judgment::Undecided(None));
 }
 
 #[test]
 fn hc2_workers_are_not_judged_before_the_control_plane_is_initialized() {
     let early = HealthCheck { control_plane_initialized: None, ..check() };
     let worker = Target { node: NodeView::Absent, ..target("a") };
-    assert_eq!(judge(&worker, &early, at(NOW)), Judgement::Undecided(None));
+    assert_eq!(judge(&worker, &early, at(NOW)), Judgment::Undecided(None));
     let first = Target { is_control_plane: true, ..worker.clone() };
-    assert_eq!(judge(&first, &early, at(NOW)), Judgement::Unhealthy(vec![Failure::NodeStartup(600)]));
+    assert_eq!(judge(&first, &early, at(NOW)), Judgment::Unhealthy(vec![Failure::NodeStartup(600)]));
     let no_infrastructure = HealthCheck { infrastructure_ready: None, ..check() };
-    assert_eq!(judge(&first, &no_infrastructure, at(NOW)), Judgement::Undecided(None));
+    assert_eq!(judge(&first, &no_infrastructure, at(NOW)), Judgment::Undecided(None));
     let marked = Target { has_remediate: true, ..worker };
-    assert_eq!(judge(&marked, &early, at(NOW)), Judgement::Unhealthy(vec![Failure::Annotation]));
+    assert_eq!(judge(&marked, &early, at(NOW)), Judgment::Unhealthy(vec![Failure::Annotation]));
 }
 
 #[test]
 fn hc3_each_condition_has_its_timeout() {
     let ready = |status: &str, since: i64| NodeView::Present(vec![condition("Ready", status, since)]);
-    let failed = |subject, rule| Judgement::Unhealthy(vec![Failure::Condition(subject, rule)]);
+    let failed = |subject, rule| Judgment::Unhealthy(vec![Failure::Condition(subject, rule)]);
     let cases = [
-        (ready("True", 1), Judgement::Healthy),
+        (ready("True", 1), Judgment::Healthy),
         (ready("False", NOW - 61), failed(Subject::Node, rule("Ready", "False", 60))),
-        (ready("False", NOW - 60), Judgement::Undecided(Some(at(NOW + 1)))),
-        (ready("Unknown", NOW - 61), Judgement::Undecided(Some(at(NOW + 240)))),
+        (ready("False", NOW - 60), Judgment::Undecided(Some(at(NOW + 1)))),
+        (ready("Unknown", NOW - 61), Judgment::Undecided(Some(at(NOW + 240)))),
         (ready("Unknown", NOW - 301), failed(Subject::Node, rule("Ready", "Unknown", 300))),
-        (NodeView::Present(vec![]), Judgement::Healthy),
+        (NodeView::Present(vec![]), Judgment::Healthy),
     ];
     for (node, expected) in cases {
         assert_eq!(judged(&Target { node: node.clone(), ..target("a") }), expected, "{node:?}");
@@ -128,7 +128,7 @@ fn hc3_each_condition_has_its_timeout() {
         Target { conditions: vec![condition("InfrastructureReady", "False", NOW - 121)], ..target("a") };
     assert_eq!(judged(&sick), failed(Subject::Machine, machine.clone()));
     let both = Target { node: ready("False", 1), ..sick };
-    let Judgement::Unhealthy(failures) = judged(&both) else { panic!("not unhealthy") };
+    let Judgment::Unhealthy(failures) = judged(&both) else { panic!("not unhealthy") };
     let reasons: Vec<_> = failures.iter().map(Failure::reason).collect();
     assert_eq!(reasons, [HealthReason::UnhealthyMachine, HealthReason::UnhealthyNode]);
     let texts: Vec<_> = failures.iter().map(ToString::to_string).collect();
@@ -205,7 +205,7 @@ fn hc6_outage_is_not_reported_as_too_many_unhealthy_machines() {
 #[test]
 fn hc7_deleted_node_is_unhealthy_immediately() {
     let seen = Target { node: NodeView::Deleted("n".to_owned()), ..target("a") };
-    assert_eq!(judged(&seen), Judgement::Unhealthy(vec![Failure::NodeDeleted("n".to_owned())]));
+    assert_eq!(judged(&seen), Judgment::Unhealthy(vec![Failure::NodeDeleted("n".to_owned())]));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use bedplate_api::reason::core::{
     HealthCheckSucceededReason, OwnerRemediatedReason, RemediationAllowedReason,
 };
 use bedplate_replicas::{
-    Allowed, Failure, HealthCheck, HealthPlan, HealthReason, Judgement, Target, plan_health,
+    Allowed, Failure, HealthCheck, HealthPlan, HealthReason, Judgment, Target, plan_health,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -130,7 +130,7 @@ fn allowed(health: &HealthPlan, check: &HealthCheck) -> (RemediationAllowedReaso
 /// Returns the conditions of a Machine that change.
 fn marks(
     machine: &Machine,
-    verdicts: &BTreeMap<String, Judgement>,
+    verdicts: &BTreeMap<String, Judgment>,
     marked: &BTreeSet<&str>,
     now: Timestamp,
 ) -> Option<Marks> {
@@ -139,16 +139,16 @@ fn marks(
     let mut conditions = before.to_vec();
     // The conditions follow the Machine's health, not its spec.
     match verdicts.get(&name) {
-        Some(Judgement::Healthy) => {
+        Some(Judgment::Healthy) => {
             let reason = HealthCheckSucceededReason::HealthCheckSucceeded;
             // Condition Ready of the Machine, of its set and of its Cluster repeat a message.
             set_condition(&mut conditions, reason, reason, "", None, now);
         }
-        Some(Judgement::Unhealthy(failures)) => {
+        Some(Judgment::Unhealthy(failures)) => {
             let (reason, message) = failed(failures);
             set_condition(&mut conditions, reason, reason, &message, None, now);
         }
-        Some(Judgement::Undecided(_)) | None => {}
+        Some(Judgment::Undecided(_)) | None => {}
     }
     if marked.contains(name.as_str()) {
         let reason = OwnerRemediatedReason::WaitingForRemediation;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bedplate_api::cluster::full::condition_type::HEALTH_CHECK_SUCCEEDED;
 use bedplate_api::cluster::full::{Cluster, MachineHealthCheck};
-use bedplate_replicas::{HealthPlan, Judgement, Key, judge};
+use bedplate_replicas::{HealthPlan, Judgment, Key, judge};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -21,7 +21,7 @@ pub(super) fn verdicts(
     cluster: &Cluster,
     own: &HealthPlan,
     now: Timestamp,
-) -> BTreeMap<String, Judgement> {
+) -> BTreeMap<String, Judgment> {
     let machines = due(observed, own);
     let has_vote =
         |check: &&Arc<MachineHealthCheck>| !is_deleting(&***check) && !is_paused(&***check, Some(cluster));
@@ -39,10 +39,10 @@ pub(super) fn verdicts(
         let rules = seen.health_check(cluster);
         for machine in seen.matched() {
             let name = machine.machine.name_any();
-            let judgement = judge(&machine.target(), &rules, now);
+            let judgment = judge(&machine.target(), &rules, now);
             let verdict = match verdicts.remove(&name) {
-                Some(before) => both(before, judgement),
-                None => judgement,
+                Some(before) => both(before, judgment),
+                None => judgment,
             };
             verdicts.insert(name, verdict);
         }
@@ -61,19 +61,17 @@ fn due(observed: &Observed, own: &HealthPlan) -> Vec<ObservedMachine> {
     observed.matched().into_iter().filter(is_due).cloned().collect()
 }
 
-/// Merges the judgements of two checks.
-fn both(one: Judgement, other: Judgement) -> Judgement {
+/// Merges the judgments of two checks.
+fn both(one: Judgment, other: Judgment) -> Judgment {
     match (one, other) {
-        (Judgement::Unhealthy(mut all), Judgement::Unhealthy(more)) => {
+        (Judgment::Unhealthy(mut all), Judgment::Unhealthy(more)) => {
             let more: Vec<_> = more.into_iter().filter(|failure| !all.contains(failure)).collect();
             all.extend(more);
-            Judgement::Unhealthy(all)
+            Judgment::Unhealthy(all)
         }
-        (Judgement::Unhealthy(all), Judgement::Healthy | Judgement::Undecided(_))
-        | (Judgement::Healthy | Judgement::Undecided(_), Judgement::Unhealthy(all)) => {
-            Judgement::Unhealthy(all)
-        }
-        (Judgement::Healthy, Judgement::Healthy) => Judgement::Healthy,
-        (Judgement::Undecided(_), _) | (_, Judgement::Undecided(_)) => Judgement::Undecided(None),
+        (Judgment::Unhealthy(all), Judgment::Healthy | Judgment::Undecided(_))
+        | (Judgment::Healthy | Judgment::Undecided(_), Judgment::Unhealthy(all)) => Judgment::Unhealthy(all),
+        (Judgment::Healthy, Judgment::Healthy) => Judgment::Healthy,
+        (Judgment::Undecided(_), _) | (_, Judgment::Undecided(_)) => Judgment::Undecided(None),
     }
 }

@@ -251,7 +251,7 @@ fn discover_of_a_machine_is_offered_its_fixed_address_by_link_unicast() {
 }
 
 #[test]
-fn broadcast_flag_is_honoured_and_repeated() {
+fn broadcast_flag_is_honored_and_repeated() {
     let offer = read(&lab().send_raw(&message(MACHINE, 0x80, &[53, 1, 1])).packet.unwrap());
     assert_eq!((offer.to, offer.broadcast), (Destination::Broadcast, true));
 }

@@ -88,9 +88,9 @@ fn o5_new_operation_is_pending_and_has_the_labels_for_its_agent() {
     let labels = [(MACHINE, "a"), (SITE, "north")].map(|(key, value)| (key.to_owned(), value.to_owned()));
     assert_eq!(plan.labels, Some(labels.into()));
     // Values of another writer do not count.
-    let labelled = json!({ "metadata": { "labels": { "bedplate.dev/machine": "b", "bedplate.dev/site": "north", "own": "x" } },
+    let labeled = json!({ "metadata": { "labels": { "bedplate.dev/machine": "b", "bedplate.dev/site": "north", "own": "x" } },
         "status": { "state": "Pending" } });
-    let plan = look(&operation("reboot", &labelled), Some(&machine(&json!({}))), 1);
+    let plan = look(&operation("reboot", &labeled), Some(&machine(&json!({}))), 1);
     assert_eq!(plan.labels.unwrap()[MACHINE], "a");
     assert_eq!(plan.status, None);
     let owner = json!([{ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation", "name": "all", "uid": "u",

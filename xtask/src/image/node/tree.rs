@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::super::base::Base;
-use super::super::compose::{identify, install, normalise};
+use super::super::compose::{identify, install, normalize};
 use super::recipe::{Layer, Recipe};
 use super::{Programs, pause};
 use crate::progress::Step;
@@ -48,7 +48,7 @@ pub(super) fn compose(step: &Step, inputs: &Inputs<'_>, number: usize, work: &Pa
         // In the last layer: it names all inputs, and the others are shared.
         identify(&root, "node", inputs.inputs)?;
     }
-    normalise(&root)?;
+    normalize(&root)?;
     // The kubelet reads it, and there may be no name server at all.
     fs::write(root.join("etc/resolv.conf"), "").context("cannot write the image's resolv.conf")?;
     Ok(root)

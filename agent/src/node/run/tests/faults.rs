@@ -83,7 +83,7 @@ fn log_of_an_unhealthy_kubelet_is_in_the_reason_without_tokens() {
         *world.gate.kubelet_ill.lock().unwrap() = Some(ill.to_owned());
         let kubelet = inside(&world, SlotName::B);
         kubelet.command_ends(ran(
-            "E1122 06:56:12.123456    1234 run.go:72] \"command failed\" err=\"unknown flag: --colour\" token=\"abcdef.0123456789abcdef\"\n",
+            "E1122 06:56:12.123456    1234 run.go:72] \"command failed\" err=\"unknown flag: --color\" token=\"abcdef.0123456789abcdef\"\n",
         ));
         let mut agent = world.agent();
         while world.reported().rolled_back.is_none() {
@@ -103,7 +103,7 @@ fn log_of_an_unhealthy_kubelet_is_in_the_reason_without_tokens() {
         assert_eq!(
             reason,
             format!(
-                "the kubelet is not healthy: {ill}\n    \"command failed\" err=\"unknown flag: --colour\" token=\"[hidden]\""
+                "the kubelet is not healthy: {ill}\n    \"command failed\" err=\"unknown flag: --color\" token=\"[hidden]\""
             )
         );
         let calls = kubelet.calls();
@@ -111,7 +111,7 @@ fn log_of_an_unhealthy_kubelet_is_in_the_reason_without_tokens() {
         *world.gate.kubelet_ill.lock().unwrap() = None;
         assert_eq!(world.settled().await, "VersionRejected");
         let paved = world.reported().paved.unwrap();
-        assert!(paved.message.contains("unknown flag: --colour"), "{}", paved.message);
+        assert!(paved.message.contains("unknown flag: --color"), "{}", paved.message);
     });
 }
 

@@ -14,7 +14,7 @@ fn through_a_relay_the_answer_goes_back_whole_to_its_port_67() {
 }
 
 #[test]
-fn link_selection_server_override_and_source_port_of_a_relay_are_honoured() {
+fn link_selection_server_override_and_source_port_of_a_relay_are_honored() {
     let mut lab = lab();
     lab.arrival.peer = SocketAddrV4::new(RELAY, 6767);
     let options = [53, 1, 1, 82, 14, 5, 4, 10, 7, 0, 0, 11, 4, 10, 7, 0, 254, 19, 0];

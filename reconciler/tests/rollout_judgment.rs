@@ -1,4 +1,4 @@
-//! Judgement of single Machines of a rolling update, and the plan that follows. Each test covers one condition of `judge` or `plan`.
+//! Judgment of single Machines of a rolling update, and the plan that follows. Each test covers one condition of `judge` or `plan`.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot continue has failed")]
 

@@ -6,14 +6,14 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{ConditionView, HealthCheck, NodeView, Target, Unhealthy};
 
-/// Judgement about a target.
+/// Judgment about a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Judgement {
+pub enum Judgment {
     /// The target has a Node, and no check is about to fail.
     Healthy,
     /// Checks have failed.
     Unhealthy(Vec<Failure>),
-    /// The target counts as unhealthy and is not marked. The time is that of the next judgement. None: a change of an object comes first.
+    /// The target counts as unhealthy and is not marked. The time is that of the next judgment. None: a change of an object comes first.
     Undecided(Option<Timestamp>),
 }
 
@@ -85,9 +85,9 @@ impl fmt::Display for Failure {
 }
 
 /// Judges a target.
-pub fn judge(target: &Target, check: &HealthCheck, now: Timestamp) -> Judgement {
+pub fn judge(target: &Target, check: &HealthCheck, now: Timestamp) -> Judgment {
     if target.has_remediate {
-        return Judgement::Unhealthy(vec![Failure::Annotation]);
+        return Judgment::Unhealthy(vec![Failure::Annotation]);
     }
     // The first control-plane Machine must be replaceable while nothing is initialized.
     let is_early = check.control_plane_initialized.is_none() && !target.is_control_plane;
@@ -97,7 +97,7 @@ pub fn judge(target: &Target, check: &HealthCheck, now: Timestamp) -> Judgement 
     let mut found = Found { now, failures: Vec::new(), next: None };
     match &target.node {
         // An outage of the connection must not mark all Machines: their conditions depend on it too.
-        NodeView::Unknown => return Judgement::Undecided(None),
+        NodeView::Unknown => return Judgment::Undecided(None),
         NodeView::Absent => {
             found.conditions(Subject::Machine, &target.conditions, &check.machine);
             found.startup(target, check);
@@ -114,17 +114,17 @@ pub fn judge(target: &Target, check: &HealthCheck, now: Timestamp) -> Judgement 
     if found.failures.is_empty() {
         healthy_with_node(target, found.next)
     } else {
-        Judgement::Unhealthy(found.failures)
+        Judgment::Unhealthy(found.failures)
     }
 }
 
 /// Judges a target without a failure. One that may fail soon is not healthy.
-fn healthy_with_node(target: &Target, next: Option<Timestamp>) -> Judgement {
+fn healthy_with_node(target: &Target, next: Option<Timestamp>) -> Judgment {
     let has_node = matches!(target.node, NodeView::Present(_));
     if has_node && next.is_none() && !target.is_deleting {
-        Judgement::Healthy
+        Judgment::Healthy
     } else {
-        Judgement::Undecided(next)
+        Judgment::Undecided(next)
     }
 }
 
