@@ -73,7 +73,7 @@ pub fn explained(error: &dyn Error) -> String {
 }
 
 /// Returns true if a disk, or the memory that replaces one, is full.
-pub fn is_no_room(error: &(dyn Error + 'static)) -> bool {
+pub(crate) fn is_no_room(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
         let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);

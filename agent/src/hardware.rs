@@ -5,7 +5,7 @@
 //! reports, by `bedplate-agent facts`, and by stage-1 for disks.
 
 pub mod disk;
-pub mod disk_name;
+pub(crate) mod disk_name;
 mod nic;
 mod processor;
 
@@ -16,7 +16,7 @@ use std::path::Path;
 use bedplate_api::machine::{Clock, Firmware, FirmwareMode, Hardware, Tpm};
 
 /// Returns all facts of the machine whose /sys, /proc, /dev and /run are below `root`.
-pub fn observe_hardware(root: &Path) -> Hardware {
+pub(crate) fn observe_hardware(root: &Path) -> Hardware {
     let dmi = |name: &str| read_text(&root.join("sys/class/dmi/id").join(name)).filter(|t| !is_filler(t));
     Hardware {
         vendor: dmi("sys_vendor"),

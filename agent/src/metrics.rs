@@ -25,7 +25,7 @@ use crate::model::{Api, StepName};
 pub const SOCKET: &str = "metrics.sock";
 
 /// Metrics of this process.
-pub static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::default);
+pub(crate) static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::default);
 
 labels! {
     /// Act of the agent on its identity.
@@ -173,7 +173,7 @@ impl Metrics {
     }
 
     /// Counts a node that did not pass its gate. `rolled_back`: a former slot runs again.
-    pub fn gate_failed(&self, rolled_back: bool) {
+    pub(crate) fn gate_failed(&self, rolled_back: bool) {
         let failure = if rolled_back { GateFailure::RolledBack } else { GateFailure::Retried };
         self.gate_failures.get_or_create(&failure).inc();
     }

@@ -3,11 +3,11 @@
 //! A slot is a systemd-nspawn machine whose root is an overlay: the node image's layers below, read-only and shared by both,
 //! and one directory above. Called by `node`.
 
-pub mod annotation_mark;
+pub(crate) mod annotation_mark;
 pub mod bind;
-pub mod confined_writer;
+pub(crate) mod confined_writer;
 pub mod contents;
-pub mod fill_record;
+pub(crate) mod fill_record;
 pub mod kubelet_files;
 pub mod links;
 pub mod network;

@@ -12,7 +12,7 @@
 //! Pure: text in, reason out.
 
 /// Characters of an argument before [`REFUSED`] is excluded: printable ASCII without space.
-pub const PATTERN: &str = "^[!-~]+$";
+pub(crate) const PATTERN: &str = "^[!-~]+$";
 
 /// Signs that an argument must not hold.
 pub const REFUSED: [char; 8] = ['"', '#', '&', '\'', ';', '\\', '`', '|'];

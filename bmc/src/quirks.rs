@@ -92,21 +92,21 @@ impl Facts<'_> {
 
 /// The quirks of one BMC.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Quirks(Vec<Quirk>);
+pub(crate) struct Quirks(Vec<Quirk>);
 
 impl Quirks {
     /// Looks them up.
-    pub fn of(facts: &Facts<'_>) -> Self {
+    pub(crate) fn of(facts: &Facts<'_>) -> Self {
         Self(TABLE.iter().filter(|line| (line.applies)(facts)).map(|line| line.quirk).collect())
     }
 
     /// Returns true if this deviation is in the set.
-    pub fn have(&self, quirk: Quirk) -> bool {
+    pub(crate) fn have(&self, quirk: Quirk) -> bool {
         self.0.contains(&quirk)
     }
 
     /// Their lines of the table.
-    pub fn lines(&self) -> impl Iterator<Item = &'static Line> + '_ {
+    pub(crate) fn lines(&self) -> impl Iterator<Item = &'static Line> + '_ {
         TABLE.iter().filter(|line| self.have(line.quirk))
     }
 

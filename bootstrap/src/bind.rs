@@ -101,7 +101,7 @@ pub fn plain_path(path: &str) -> String {
 }
 
 /// Returns the mount, other than binds of the version, that hides a file at this path from the node.
-pub fn hidden_by(path: &str) -> Option<&'static str> {
+pub(crate) fn hidden_by(path: &str) -> Option<&'static str> {
     let path = plain_path(path);
     HIDDEN.into_iter().find(|above| below(&path, above).is_some())
 }

@@ -190,7 +190,7 @@ fn is_account(name: &str) -> bool {
 
 impl Plan {
     /// Returns true if a command or the content of a file names the [`SENTINEL`]. Its absence at the end is a failure then.
-    pub fn names_sentinel(&self) -> bool {
+    pub(crate) fn names_sentinel(&self) -> bool {
         let has = |bytes: &[u8]| bytes.windows(SENTINEL.len()).any(|window| window == SENTINEL.as_bytes());
         let in_command = |command: &Command| match command {
             Command::Shell(text) => has(text.as_bytes()),

@@ -40,7 +40,7 @@ impl Group {
     }
 
     /// Returns the publisher of the group's Events. `instance`: one of several processes of the group.
-    pub fn event_source(self, instance: &str) -> Source {
+    pub(crate) fn event_source(self, instance: &str) -> Source {
         let (controller, field_manager) = (self.controller(), self.field_manager().name());
         Source { controller, instance: instance.to_owned(), field_manager }
     }

@@ -16,7 +16,10 @@ pub fn owner<'a, K: Resource>(object: &'a K, kind: &str) -> Option<(&'a str, &'a
 }
 
 /// Returns a reference to an owner.
-pub fn owner_reference<K: Resource<DynamicType = ()>>(owner: &K, is_controller: bool) -> OwnerReference {
+pub(crate) fn owner_reference<K: Resource<DynamicType = ()>>(
+    owner: &K,
+    is_controller: bool,
+) -> OwnerReference {
     OwnerReference {
         api_version: K::api_version(&()).into_owned(),
         kind: K::kind(&()).into_owned(),
@@ -29,7 +32,7 @@ pub fn owner_reference<K: Resource<DynamicType = ()>>(owner: &K, is_controller: 
 
 /// Returns the owners of an object with one more. It replaces an owner of the same name and kind with another UID, which was deleted: if it were the
 /// only owner, the garbage collector would delete the object.
-pub fn with_owner<K: Resource>(object: &K, owner: &OwnerReference) -> Vec<OwnerReference> {
+pub(crate) fn with_owner<K: Resource>(object: &K, owner: &OwnerReference) -> Vec<OwnerReference> {
     let group = |of: &OwnerReference| of.api_version.split('/').next().unwrap_or_default().to_owned();
     let is_same = |present: &OwnerReference| present.uid == owner.uid;
     let is_kept = |present: &&OwnerReference| {
@@ -79,7 +82,7 @@ pub fn is_paused<K: Resource>(object: &K, cluster: Option<&impl Pausing>) -> boo
 }
 
 /// Returns true if an object has the annotation that pauses it.
-pub fn has_paused_annotation<K: Resource>(object: &K) -> bool {
+pub(crate) fn has_paused_annotation<K: Resource>(object: &K) -> bool {
     object.annotations().contains_key(PAUSED_ANNOTATION)
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use kube::{Api, Client, Resource, core::NamespaceResourceScope};
 
 /// Label with the installation that an object belongs to (`WatchLabel` of Cluster API).
-pub const WATCH_FILTER: &str = "cluster.x-k8s.io/watch-filter";
+pub(crate) const WATCH_FILTER: &str = "cluster.x-k8s.io/watch-filter";
 
 /// The objects of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl Scope {
     }
 
     /// Returns true if objects of this namespace are reconciled.
-    pub fn is_of_namespace(&self, namespace: &str) -> bool {
+    pub(crate) fn is_of_namespace(&self, namespace: &str) -> bool {
         self.namespace.as_deref().is_none_or(|own| own == namespace)
     }
 

@@ -10,7 +10,7 @@ use kube::{Api, Client, Resource};
 use crate::scope::Scope;
 
 /// Returns the objects of a kind that the process reconciles.
-pub fn in_scope<K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>>(
+pub(crate) fn in_scope<K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>>(
     scope: &Scope,
 ) -> impl FnOnce(Client) -> Api<BoundedTimes<K>> + use<K> {
     let scope = scope.clone();

@@ -145,7 +145,7 @@ impl<K: Kinds> Counters<K> {
     }
 
     /// Counts a watch that failed and was restarted.
-    pub fn watch_failed(&self) {
+    pub(crate) fn watch_failed(&self) {
         self.0.watch_errors.inc();
     }
 

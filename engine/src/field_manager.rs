@@ -147,31 +147,6 @@ impl FieldManager {
         self.merge_of(api, &(), object, change).await
     }
 
-    /// Applies fields of the metadata, such as labels, of an existing object of a resource that is known at run time. Its other fields may have
-    /// changed since it was read.
-    ///
-    /// # Errors
-    /// [`WriteError`]
-    pub async fn apply_metadata_of<K>(
-        self,
-        api: &Api<K>,
-        resource: &K::DynamicType,
-        object: &K,
-        fields: serde_json::Map<String, Value>,
-    ) -> Result<(), WriteError>
-    where
-        K: Resource + Clone + DeserializeOwned + Debug,
-    {
-        let mut body = identity(resource, object);
-        for (field, value) in fields {
-            body["metadata"][field] = value;
-        }
-        let (what, name) = (called_of(resource, object), object.name_any());
-        ask(&what, send(api, |request| request.patch(&name, &self.apply(), &Patch::Apply(&body))))
-            .await
-            .map(drop)
-    }
-
     /// Changes fields of an object of a resource that is known at run time, like [`Self::merge`].
     ///
     /// # Errors

@@ -39,7 +39,7 @@ pub use resolve::{Definitions, Resolve, Unresolved};
 pub const NAME: &str = "referenced kinds";
 
 /// Maximum number of kinds that are watched concurrently.
-pub const MAX_WATCHED: usize = 64;
+pub(crate) const MAX_WATCHED: usize = 64;
 
 /// Maximum number of kinds that are named concurrently. Most of those above [`MAX_WATCHED`] are not installed.
 const MAX_NAMED: usize = 256;

@@ -162,7 +162,7 @@ impl<G: Gateway> Client<G> {
     ///
     /// # Errors
     /// None of its endpoints does; the failure of the last one.
-    pub async fn is_healthy(&self, member: &Member) -> Result<(), AskError> {
+    pub(crate) async fn is_healthy(&self, member: &Member) -> Result<(), AskError> {
         let mut failure = AskError::NeverStarted;
         for endpoint in &member.client_urls {
             match timeout(HEALTH_TIMEOUT, self.post(endpoint, "/v3/maintenance/status", json!({}))).await {

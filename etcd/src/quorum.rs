@@ -11,7 +11,7 @@ pub fn needed(voters: usize) -> usize {
 }
 
 /// Returns the voters that stay if a member leaves.
-pub fn voters_without(members: &[Member], leaving: MemberId) -> Vec<&Member> {
+pub(crate) fn voters_without(members: &[Member], leaving: MemberId) -> Vec<&Member> {
     members.iter().filter(|member| member.id != leaving && !member.is_learner).collect()
 }
 

@@ -34,7 +34,7 @@ impl Backoff {
 }
 
 /// Returns the duration, moved by up to a quarter to either side.
-pub fn jittered(duration: Duration, random: f64) -> Duration {
+pub(crate) fn jittered(duration: Duration, random: f64) -> Duration {
     moved(duration, 0.25, random)
 }
 

@@ -37,7 +37,7 @@ impl Server<'_> {
 }
 
 /// Returns the proxy of the environment for requests to a server, as a URL. A value without a scheme is an HTTP proxy.
-pub fn of_environment(environment: &Environment, server: Server<'_>) -> Option<String> {
+pub(crate) fn of_environment(environment: &Environment, server: Server<'_>) -> Option<String> {
     let named = if server.is_tls { &environment.https_proxy } else { &environment.http_proxy };
     let proxy = named.as_deref().filter(|proxy| !proxy.is_empty())?;
     let no_proxy = environment.no_proxy.as_deref().unwrap_or_default();

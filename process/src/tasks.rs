@@ -145,7 +145,7 @@ impl Tasks {
     }
 
     /// Returns the names of the running tasks that end in this stage or earlier.
-    pub fn running_until(&self, stage: Stage) -> Vec<&'static str> {
+    pub(crate) fn running_until(&self, stage: Stage) -> Vec<&'static str> {
         self.running.borrow().keys().filter(|(ends, _)| *ends <= stage).map(|(_, name)| *name).collect()
     }
 

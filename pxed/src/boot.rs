@@ -5,10 +5,10 @@
 //! kill -9 costs at most the boots of the last moment, whose machines ask again; a seed's mark is on disk before the first byte of the seed leaves. Called by `clients`, `files`,
 //! `http` and `enroll`.
 
-pub mod issued_seeds;
+pub(crate) mod issued_seeds;
 pub mod record;
 pub mod report;
-pub mod seed_archive;
+pub(crate) mod seed_archive;
 pub mod table;
 pub mod tell;
 #[cfg(test)]
@@ -227,7 +227,7 @@ impl Boots {
     }
 
     /// Records that the seed of a boot left pxed.
-    pub fn seed_left(&self, record: &Record, now: Timestamp) {
+    pub(crate) fn seed_left(&self, record: &Record, now: Timestamp) {
         self.change(&record.opening.owner, |timeline| {
             let has = timeline.has(record.id);
             if has {
@@ -238,12 +238,12 @@ impl Boots {
     }
 
     /// DHCP of an owner's current attempt reached a stage.
-    pub fn dhcp_reached(&self, owner: &Owner, stage: Stage, now: Timestamp) {
+    pub(crate) fn dhcp_reached(&self, owner: &Owner, stage: Stage, now: Timestamp) {
         self.change(owner, |timeline| timeline.reached(stage, now));
     }
 
     /// A Machine that is known by its certificate reached a stage in the boot that it names.
-    pub fn owner_reached(&self, owner: &Owner, id: BootId, stage: Stage, now: Timestamp) {
+    pub(crate) fn owner_reached(&self, owner: &Owner, id: BootId, stage: Stage, now: Timestamp) {
         self.change(owner, |timeline| timeline.has(id) && timeline.reached(stage, now));
     }
 
@@ -275,7 +275,7 @@ impl Boots {
     }
 
     /// The seed of a boot was asked for again.
-    pub fn seed_asked_again(&self, record: &Record, peer: std::net::IpAddr, now: Timestamp) {
+    pub(crate) fn seed_asked_again(&self, record: &Record, peer: std::net::IpAddr, now: Timestamp) {
         if let Some(machine) = record.opening.owner.machine() {
             let admitted = self.inner.log.admit(
                 PxedEvent::SeedRequestedTwice.as_str(),
@@ -309,7 +309,7 @@ impl Boots {
     }
 
     /// Returns the number of boots whose URLs may still be valid.
-    pub fn open_now(&self) -> usize {
+    pub(crate) fn open_now(&self) -> usize {
         self.inner.table.count()
     }
 

@@ -10,7 +10,7 @@ pub mod operations;
 pub mod secrets;
 pub mod signer;
 pub(crate) mod status;
-pub mod takeover_tokens;
+pub(crate) mod takeover_tokens;
 
 use async_trait::async_trait;
 
@@ -18,7 +18,7 @@ use crate::machines::source::{OtherManifests, TakeManifests};
 
 /// Receiver of manifests in a cluster, where there are none.
 #[derive(Debug, Clone, Copy)]
-pub struct NoManifests;
+pub(crate) struct NoManifests;
 
 #[async_trait]
 impl TakeManifests for NoManifests {

@@ -33,7 +33,7 @@ use self::read::{Reader, Section};
 use self::value::HostPort;
 
 /// Default path of the configuration file.
-pub const DEFAULT_PATH: &str = "/etc/bedplate/pxed.toml";
+pub(crate) const DEFAULT_PATH: &str = "/etc/bedplate/pxed.toml";
 
 /// The whole configuration, valid in itself.
 #[derive(Debug, Clone, PartialEq, Eq)]

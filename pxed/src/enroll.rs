@@ -21,7 +21,7 @@ pub mod identity;
 pub(crate) mod in_force;
 pub mod permission;
 pub mod plane;
-pub mod rate_limit;
+pub(crate) mod rate_limit;
 mod record;
 pub(crate) mod report_filter;
 pub mod serve;
@@ -36,4 +36,4 @@ pub mod turn;
 
 /// Attribute of a certificate's subject with the Machine's UID: the API server reads it as the user's UID (Kubernetes
 /// 1.33 and later). A re-created Machine of the same name has another UID.
-pub const UID_OID: [u64; 8] = [1, 3, 6, 1, 4, 1, 57683, 2];
+pub(crate) const UID_OID: [u64; 8] = [1, 3, 6, 1, 4, 1, 57683, 2];

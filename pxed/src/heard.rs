@@ -44,7 +44,7 @@ const LISTEN_CLUSTER: SignedDuration = SignedDuration::from_secs(480);
 const IN_FLIGHT: SignedDuration = SignedDuration::from_secs(30);
 
 /// Interval between two calls of [`Heard::listens`].
-pub const LISTEN_INTERVAL: Duration = Duration::from_secs(5);
+pub(crate) const LISTEN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Time without such a call after which pxed could not hear: its host was paused, or has no time for it.
 const DEAF_AFTER: SignedDuration = SignedDuration::from_secs(20);
@@ -99,7 +99,7 @@ impl Evidence {
     }
 
     /// Returns the time at which the key becomes silent if it says nothing more; `None` if it is not heard now.
-    pub fn heard_until(&self, now: Timestamp) -> Option<Timestamp> {
+    pub(crate) fn heard_until(&self, now: Timestamp) -> Option<Timestamp> {
         if self.has_stopped() {
             return None;
         }
@@ -117,13 +117,13 @@ impl Evidence {
     }
 
     /// Returns the time until which a new key is refused; `None` if it may enroll now.
-    pub fn refuses_until(&self, now: Timestamp) -> Option<Timestamp> {
+    pub(crate) fn refuses_until(&self, now: Timestamp) -> Option<Timestamp> {
         if self.is_allowed(now) { None } else { self.heard_until(now) }
     }
 
     /// Returns true if a new key may enroll only because the key in force is silent. A permission and the known end of the host count
     /// whatever a holder of the old key reports.
-    pub fn rests_on_silence(&self, now: Timestamp) -> bool {
+    pub(crate) fn rests_on_silence(&self, now: Timestamp) -> bool {
         !self.is_allowed(now) && !self.has_stopped()
     }
 
@@ -292,7 +292,7 @@ impl Heard {
     }
 
     /// Returns the time of the last such request by another key than this one: no key keeps itself out.
-    pub fn last_unrecorded(&self, known: &KnownMachine, but: &Digest) -> Option<Timestamp> {
+    pub(crate) fn last_unrecorded(&self, known: &KnownMachine, but: &Digest) -> Option<Timestamp> {
         let words = self.words.lock();
         let word = words.get(&known.name).filter(|word| word.uid == known.uid)?;
         word.unrecorded.iter().find(|(key, _)| key != but).map(|(_, at)| *at)
@@ -305,7 +305,7 @@ impl Heard {
     }
 
     /// Returns the time at which another key was refused last.
-    pub fn last_refused(&self, known: &KnownMachine) -> Option<Timestamp> {
+    pub(crate) fn last_refused(&self, known: &KnownMachine) -> Option<Timestamp> {
         self.words.lock().get(&known.name).filter(|word| word.uid == known.uid)?.refused
     }
 

@@ -156,7 +156,7 @@ impl Images {
     }
 
     /// Sees to it that exactly these references are fetched, besides what is configured.
-    pub fn want_references(&self, wanted: &HashSet<ImageName>) {
+    pub(crate) fn want_references(&self, wanted: &HashSet<ImageName>) {
         let mut state = self.inner.state.lock();
         state.entries.retain(|name, _| matches!(name, ImageName::Configured(_)) || wanted.contains(name));
         let mut names: Vec<_> =

@@ -185,7 +185,10 @@ impl Snapshot {
     }
 
     /// The Machines that are new or other than in `before`, or whose contested addresses may be.
-    pub fn changed_since<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = &'a Arc<KnownMachine>> {
+    pub(crate) fn changed_since<'a>(
+        &'a self,
+        before: &'a Self,
+    ) -> impl Iterator<Item = &'a Arc<KnownMachine>> {
         let contested: HashSet<&MachineName> = if self.problems == before.problems {
             HashSet::new()
         } else {
@@ -239,7 +242,7 @@ impl Snapshot {
     }
 
     /// Returns the owner of this address: an interface, or a node.
-    pub fn by_mac(&self, mac: MacAddress) -> Found {
+    pub(crate) fn by_mac(&self, mac: MacAddress) -> Found {
         match self.by_mac.get(&mac) {
             None => Found::Unknown,
             Some(Claim::One(machine)) => Found::One(machine.clone()),
@@ -248,7 +251,7 @@ impl Snapshot {
     }
 
     /// The interface whose fixed address this is; the first Machine's by name where several have it.
-    pub fn by_address(&self, address: Ipv4Addr) -> Option<MacAddress> {
+    pub(crate) fn by_address(&self, address: Ipv4Addr) -> Option<MacAddress> {
         self.by_address.get(&address).copied()
     }
 
@@ -263,7 +266,7 @@ impl Snapshot {
     }
 
     /// Returns true if a Machine of this name belongs to another site.
-    pub fn is_elsewhere(&self, name: &MachineName) -> bool {
+    pub(crate) fn is_elsewhere(&self, name: &MachineName) -> bool {
         self.elsewhere.contains(name.as_str())
     }
 
@@ -288,7 +291,7 @@ impl Snapshot {
     }
 
     /// The addresses of this Machine that others claim too, each with the others.
-    pub fn contested(&self, name: &MachineName) -> Vec<(MacAddress, Vec<MachineName>)> {
+    pub(crate) fn contested(&self, name: &MachineName) -> Vec<(MacAddress, Vec<MachineName>)> {
         let problems = self.contested.get(name).into_iter().flatten();
         let duplicates = problems.filter_map(|index| match self.problems.get(*index) {
             Some(Problem::DuplicateMac { mac, machines }) => {
@@ -325,7 +328,7 @@ impl KnownMachine {
 
     /// Returns true if pxed netboots the machine and switches it on without an operation. Otherwise a user or another program provisions it.
     /// pxed then enrolls its agent, and carries out power operations if it has a BMC.
-    pub fn is_netbooted(&self) -> bool {
+    pub(crate) fn is_netbooted(&self) -> bool {
         self.machine.spec.provider == PROVIDER_PXE
     }
 
@@ -375,7 +378,7 @@ impl Machines {
     }
 
     /// Returns true if a set was loaded. Before that, a machine that is not in the set may be a Machine.
-    pub fn are_known(&self) -> bool {
+    pub(crate) fn are_known(&self) -> bool {
         *self.changes.borrow() > 0
     }
 

@@ -1,7 +1,7 @@
 //! Everything that `/metrics` shows, read at each scrape from counters that their rooms keep. Labels are closed sets: no Machine
 //! name, no address, nothing that a client sent.
 
-pub mod boot_path;
+pub(crate) mod boot_path;
 pub mod power;
 #[cfg(test)]
 mod tests;

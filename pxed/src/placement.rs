@@ -21,14 +21,14 @@ pub struct Networks {
 }
 
 /// Returns the interfaces of a Machine whose fixed addresses cannot be assigned, each with cause and remedy.
-pub fn misplaced(known: &KnownMachine, networks: &Networks) -> Vec<(MacAddress, String)> {
+pub(crate) fn misplaced(known: &KnownMachine, networks: &Networks) -> Vec<(MacAddress, String)> {
     let text = |interface| problem(interface, networks).or_else(|| deviation(interface, networks));
     let interfaces = known.interfaces.iter();
     interfaces.filter_map(|interface| Some((interface.mac, text(interface)?))).collect()
 }
 
 /// Returns the first problem that keeps an interface from its address and that affects one that netboots. None: the Machine can boot.
-pub fn obstacle(known: &KnownMachine, networks: &Networks) -> Option<String> {
+pub(crate) fn obstacle(known: &KnownMachine, networks: &Networks) -> Option<String> {
     let netboots = known.interfaces.iter().filter(|interface| interface.netboot);
     netboots.filter_map(|interface| problem(interface, networks)).next()
 }

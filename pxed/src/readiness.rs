@@ -46,7 +46,7 @@ pub struct View {
 }
 
 /// Returns the reason why a Machine cannot boot; `None` if it can.
-pub fn obstacle(machine: &MachineView) -> Option<String> {
+pub(crate) fn obstacle(machine: &MachineView) -> Option<String> {
     if !machine.contested.is_empty() {
         let others: Vec<_> = machine.contested.iter().map(MachineName::as_str).collect();
         return Some(format!("its MAC address is also claimed by {}", others.join(" and ")));
@@ -55,7 +55,7 @@ pub fn obstacle(machine: &MachineView) -> Option<String> {
 }
 
 /// Returns the problem with the Machine's image.
-pub fn image_obstacle(machine: &MachineView) -> Option<String> {
+pub(crate) fn image_obstacle(machine: &MachineView) -> Option<String> {
     let image = &machine.image;
     match &machine.image_state {
         ImageState::Ready => None,

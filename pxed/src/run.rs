@@ -4,7 +4,7 @@
 //! order of the end. Called by `main`.
 
 mod assemble;
-pub mod boot_path;
+pub(crate) mod boot_path;
 mod follow;
 mod health;
 mod image_events;

@@ -1,14 +1,14 @@
 //! The standalone plane: manifests of a directory, and the decisions that a controller makes in a cluster.
 
 pub mod agents;
-pub mod bmc_secrets;
+pub(crate) mod bmc_secrets;
 pub mod departures;
 pub mod manifests;
-pub mod node_secrets;
+pub(crate) mod node_secrets;
 pub mod operations;
 pub mod signer;
 pub mod statuses;
-pub mod takeover_tokens;
+pub(crate) mod takeover_tokens;
 pub mod versions;
 
 use async_trait::async_trait;
@@ -18,7 +18,7 @@ use self::versions::NodeChoice;
 use crate::machines::source::{OtherManifests, TakeManifests};
 
 /// Receiver of the operations and configurations in manifests.
-pub struct Manifested {
+pub(crate) struct Manifested {
     /// Operations of manifests and of the socket.
     pub operations: LocalOperations,
     /// Configurations, and the selected version of each Machine.

@@ -9,7 +9,7 @@
 pub mod display;
 pub mod project;
 pub mod queue;
-pub mod site_boot;
+pub(crate) mod site_boot;
 pub mod write;
 
 pub mod conditions;
@@ -168,12 +168,12 @@ impl StatusRegistry {
     }
 
     /// Records that a BMC reported its power state. Causes no write; [`Self::describe`] shows the time.
-    pub fn observed_power(&self, name: &MachineName, now: Timestamp) {
+    pub(crate) fn observed_power(&self, name: &MachineName, now: Timestamp) {
         self.lock().observed.insert(name.clone(), now);
     }
 
     /// Power is this pxed's to write while `tenure` says that it leads.
-    pub fn lead_with(&self, tenure: Tenure) {
+    pub(crate) fn lead_with(&self, tenure: Tenure) {
         // Once, before anything is written.
         let _ = self.inner.tenure.set(tenure);
     }
@@ -192,7 +192,7 @@ impl StatusRegistry {
     }
 
     /// Removes the reports about a BMC that a Machine no longer has.
-    pub fn forget_bmc(&self, known: &KnownMachine) {
+    pub(crate) fn forget_bmc(&self, known: &KnownMachine) {
         self.lock().observed.remove(&known.name);
         self.update(&known.name, |status| project::forget_bmc(&known.machine, status));
     }
@@ -217,7 +217,7 @@ impl StatusRegistry {
     }
 
     /// [`Self::adopt_power`] of every Machine that is known: before this pxed leads.
-    pub fn adopt_all_power(&self) {
+    pub(crate) fn adopt_all_power(&self) {
         for known in self.inner.machines.load().iter() {
             self.adopt_power(&known.name);
         }
@@ -266,7 +266,7 @@ impl StatusRegistry {
     }
 
     /// Returns the number of Machines by the stage of their latest boot; `None`: those that never booted.
-    pub fn boots_by_stage(&self) -> HashMap<Option<Stage>, u64> {
+    pub(crate) fn boots_by_stage(&self) -> HashMap<Option<Stage>, u64> {
         let mut counts = HashMap::new();
         for kept in self.lock().kept.values() {
             let stage = kept.status.boot.as_ref().and_then(|boot| boot.stage);
@@ -416,7 +416,7 @@ impl StatusRegistry {
     }
 
     /// Returns the boot of another pxed that is shown, if it is one.
-    pub fn taken_over(&self, name: &MachineName) -> Option<TakenOver> {
+    pub(crate) fn taken_over(&self, name: &MachineName) -> Option<TakenOver> {
         let state = self.lock();
         let kept = state.kept.get(name)?;
         let shown = kept.status.boot.as_ref().and_then(|boot| boot.id);
@@ -441,7 +441,7 @@ impl StatusRegistry {
 
     /// Marks every Machine whose own fields differ from its object, so that changes from a time without API server
     /// are not lost.
-    pub fn resync(&self, snapshot: &Snapshot) {
+    pub(crate) fn resync(&self, snapshot: &Snapshot) {
         let mut state = self.lock();
         for known in snapshot.iter() {
             let there = known.machine.status.as_ref();
@@ -491,7 +491,7 @@ impl StatusRegistry {
 }
 
 /// Returns true if this action leaves the machine on. It stays off after an action of a later version: it may be a kind of power-off.
-pub fn leaves_on(action: &PowerAction) -> bool {
+pub(crate) fn leaves_on(action: &PowerAction) -> bool {
     match action.action {
         PowerActionKind::PowerOn
         | PowerActionKind::PowerCycle

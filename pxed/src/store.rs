@@ -258,7 +258,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Closed`].
-    pub fn write_behind(&self, changes: Vec<Change>) -> Result<bool, StoreError> {
+    pub(crate) fn write_behind(&self, changes: Vec<Change>) -> Result<bool, StoreError> {
         let writer = self.inner.writer.as_ref().ok_or(StoreError::Closed)?;
         writer.offer(changes)
     }

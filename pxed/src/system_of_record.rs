@@ -13,7 +13,7 @@ pub enum SystemOfRecord {
 
 impl SystemOfRecord {
     /// Returns true if pxed is the only writer of statuses and hears each report itself.
-    pub fn is_pxed(self) -> bool {
+    pub(crate) fn is_pxed(self) -> bool {
         self == Self::Pxed
     }
 

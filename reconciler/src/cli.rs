@@ -39,7 +39,7 @@ pub struct Cli {
 
 impl Cli {
     /// Returns the networks in which registries may be.
-    pub fn image_reach(&self) -> RegistryReach {
+    pub(crate) fn image_reach(&self) -> RegistryReach {
         let (forbidden, allowed) = (&self.image_forbidden_networks, &self.image_allowed_networks);
         RegistryReach(Reach { forbidden: forbidden.clone(), allowed: allowed.clone() })
     }

@@ -209,7 +209,7 @@ fn is_stalled(gravest: DegradedReason, progressing: bool) -> bool {
 }
 
 /// Returns true if the status reports a missing Node. A fault of a version hides it in `Degraded`; a paused update then reports it.
-pub fn is_missing_reported(configuration: &MachineConfiguration) -> bool {
+pub(crate) fn is_missing_reported(configuration: &MachineConfiguration) -> bool {
     let has = |type_: &str, reason: &str| configuration.condition(type_).is_some_and(|c| c.reason == reason);
     let degraded = |reason: DegradedReason| has(DEGRADED, reason.as_str());
     let hides =

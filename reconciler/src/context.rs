@@ -76,7 +76,7 @@ pub struct Stores {
 
 impl Stores {
     /// Waits until each store has its first list. None: a watch has ended before.
-    pub async fn are_whole(&self) -> Option<()> {
+    pub(crate) async fn are_whole(&self) -> Option<()> {
         synced(&self.configurations).await?;
         synced(&self.versions).await?;
         synced(&self.machines).await?;
@@ -100,7 +100,7 @@ impl Stores {
     }
 
     /// Returns the operations of a Machine.
-    pub fn operations_of(&self, machine: &str) -> Vec<Arc<MachineOperation>> {
+    pub(crate) fn operations_of(&self, machine: &str) -> Vec<Arc<MachineOperation>> {
         let names = self.whose.of_machine(machine);
         names.iter().filter_map(|name| self.operations.get(&ObjectRef::new(name))).collect()
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// Start of the drain (RFC 3339).
 pub const DRAIN_STARTED: &str = "bedplate.dev/drain-started";
 /// Pods that have not left yet, with reasons, for users.
-pub const DRAIN_PENDING: &str = "bedplate.dev/drain-pending";
+pub(crate) const DRAIN_PENDING: &str = "bedplate.dev/drain-pending";
 /// Failure of the last drain: a [`Failed`] in JSON.
 pub const DRAIN_FAILED: &str = "bedplate.dev/drain-failed";
 /// [`CORDONED_BY`] of a rolling update: this and the version.
@@ -125,7 +125,7 @@ pub fn is_cordoned(node: &Node) -> bool {
 }
 
 /// Returns the owner of a Node's cordon.
-pub fn cordon_of(node: &Node) -> Cordon {
+pub(crate) fn cordon_of(node: &Node) -> Cordon {
     let text = |name: &str| node.annotations().get(name);
     let cordoned = is_cordoned(node);
     match text(CORDONED_BY).map(|by| Purpose::read(by)) {

@@ -32,7 +32,7 @@ use crate::metrics::Kind;
 const NODE_DELAY: Duration = Duration::from_secs(5);
 
 /// Returns true if the request is for a signer of kubelets' certificates, so that the controller decides about it.
-pub fn is_for_a_kubelet(request: &CertificateSigningRequest) -> bool {
+pub(crate) fn is_for_a_kubelet(request: &CertificateSigningRequest) -> bool {
     asks_for(request).is_some()
 }
 

@@ -53,7 +53,7 @@ impl Queues {
     }
 
     /// Enqueues a configuration by its name, after a delay.
-    pub async fn configuration_later(&self, name: &str) {
+    pub(crate) async fn configuration_later(&self, name: &str) {
         self.later.put(ObjectRef::new(name)).await;
     }
 
@@ -72,7 +72,7 @@ impl Queues {
     }
 
     /// Enqueues the versions of a configuration that are being deleted.
-    pub async fn leaving_of(&self, configuration: &str, stores: &Stores) {
+    pub(crate) async fn leaving_of(&self, configuration: &str, stores: &Stores) {
         let versions: Vec<_> = stores.index().versions_of(configuration).into_iter().cloned().collect();
         for version in versions {
             self.version(&version).await;
@@ -120,7 +120,7 @@ impl Queues {
     }
 
     /// Enqueues the unfinished operations of a Machine.
-    pub async fn operations_of(&self, machine: &str, stores: &Stores) {
+    pub(crate) async fn operations_of(&self, machine: &str, stores: &Stores) {
         for operation in stores.operations_of(machine) {
             if !is_finished(&operation) {
                 self.operations.put(ObjectRef::from_obj(&*operation)).await;

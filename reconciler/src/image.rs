@@ -47,7 +47,7 @@ fn is_tag(image: &NodeImage) -> bool {
 }
 
 /// Returns the reason why each host resolves an image itself, if it does.
-pub fn resolved_by_hosts(image: &NodeImage) -> Option<&'static str> {
+pub(crate) fn resolved_by_hosts(image: &NodeImage) -> Option<&'static str> {
     if !is_tag(image) {
         None
     } else if image.reference.starts_with(LAYOUT) {
@@ -93,7 +93,7 @@ fn ready(version: &MachineConfigurationVersion, now: Timestamp) -> Option<Condit
 }
 
 /// Returns true if `Ready` of a version is as it must be.
-pub fn is_described(version: &MachineConfigurationVersion) -> bool {
+pub(crate) fn is_described(version: &MachineConfigurationVersion) -> bool {
     let ready = ready(version, Timestamp::UNIX_EPOCH);
     let observed = version.status.as_ref().and_then(|status| status.observed_generation);
     ready.is_none()
@@ -102,7 +102,7 @@ pub fn is_described(version: &MachineConfigurationVersion) -> bool {
 }
 
 /// Returns the choice, once the image of its version is known. A version is not locked before.
-pub fn once_resolved(
+pub(crate) fn once_resolved(
     choice: Choice,
     has_selected: bool,
     versions: &[&MachineConfigurationVersion],

@@ -124,7 +124,7 @@ async fn apply(
 ///
 /// # Errors
 /// [`WriteError`]
-pub async fn say_drained(
+pub(crate) async fn say_drained(
     machine: &Machine,
     drained: &(bool, DrainedReason, String),
     now: Timestamp,

@@ -133,7 +133,7 @@ fn strays(rollout: &Rollout, world: &World) -> Vec<Step> {
 }
 
 /// Returns the configuration whose rolling update a Machine is in, if it has one.
-pub fn governs(machine: &Machine, stores: &Stores) -> Option<String> {
+pub(crate) fn governs(machine: &Machine, stores: &Stores) -> Option<String> {
     let name = &machine.selected()?.name;
     let configuration = stores.configurations.get(&ObjectRef::new(name))?;
     settings(&configuration).map(|_| name.clone())

@@ -20,7 +20,7 @@ use crate::context::World;
 use crate::metrics::Kind;
 
 /// Returns true if a version is being deleted and still has the finalizer.
-pub fn is_leaving(version: &MachineConfigurationVersion) -> bool {
+pub(crate) fn is_leaving(version: &MachineConfigurationVersion) -> bool {
     let is_held = version.finalizers().iter().any(|held| held == OWN_FINALIZER);
     is_held && version.metadata.deletion_timestamp.is_some()
 }

@@ -53,10 +53,10 @@ struct UnitsInner {
 
 /// A systemd in memory. Clones are the same one.
 #[derive(Clone, Default)]
-pub struct FakeUnits(Arc<Lock<UnitsInner>>);
+pub(crate) struct FakeUnits(Arc<Lock<UnitsInner>>);
 
 /// A loaded unit in this state.
-pub fn unit_state(active: ActiveState, sub: &str) -> UnitState {
+pub(crate) fn unit_state(active: ActiveState, sub: &str) -> UnitState {
     UnitState {
         load: LoadState::Loaded,
         active,
@@ -80,12 +80,12 @@ impl FakeUnits {
     }
 
     /// Returns the calls so far, in order: `start a.service`, `daemon-reload`, `run x.service /bin/true`.
-    pub fn calls(&self) -> Vec<String> {
+    pub(crate) fn calls(&self) -> Vec<String> {
         self.0.lock().calls.clone()
     }
 
     /// Sets the state of a unit and notifies its watchers.
-    pub fn set(&self, unit: &UnitName, state: UnitState) {
+    pub(crate) fn set(&self, unit: &UnitName, state: UnitState) {
         let mut inner = self.0.lock();
         inner.states.insert(unit.clone(), state);
         for (units, teller) in &inner.tellers {
@@ -96,22 +96,22 @@ impl FakeUnits {
     }
 
     /// Sets the result of the next job of these words (`start a.service`). The unit is failed then.
-    pub fn job_ends(&self, call: &str, result: JobResult) {
+    pub(crate) fn job_ends(&self, call: &str, result: JobResult) {
         self.0.lock().jobs.entry(call.to_owned()).or_default().push_back(result);
     }
 
     /// Sets the result of the next command.
-    pub fn command_ends(&self, ran: Ran) {
+    pub(crate) fn command_ends(&self, ran: Ran) {
         self.0.lock().runs.push_back(ran);
     }
 
     /// Makes the next call fail that starts with these words.
-    pub fn fail(&self, call: &str, fault: Fault) {
+    pub(crate) fn fail(&self, call: &str, fault: Fault) {
         self.0.lock().faults.push_back((call.to_owned(), fault));
     }
 
     /// Ends the connection for those who watch.
-    pub fn break_off(&self) {
+    pub(crate) fn break_off(&self) {
         for (_, teller) in self.0.lock().tellers.drain(..) {
             teller.end(Fault::Away.error("watch of units", None));
         }
@@ -210,8 +210,6 @@ impl Units for FakeUnits {
 struct MachinesInner {
     containers: BTreeMap<ContainerName, Container>,
     units: BTreeMap<Leader, FakeUnits>,
-    calls: Vec<String>,
-    fault: Option<Fault>,
     kills: KillPoints,
 }
 
@@ -225,11 +223,11 @@ impl MachinesInner {
 
 /// A machined in memory. Clones are the same one.
 #[derive(Clone, Default)]
-pub struct FakeMachines(Arc<Lock<MachinesInner>>);
+pub(crate) struct FakeMachines(Arc<Lock<MachinesInner>>);
 
 impl FakeMachines {
     /// Adds a running container. Returns its systemd.
-    pub fn add(&self, name: &ContainerName, leader: Leader) -> FakeUnits {
+    pub(crate) fn add(&self, name: &ContainerName, leader: Leader) -> FakeUnits {
         let container = Container { name: name.clone(), leader };
         let mut inner = self.0.lock();
         inner.containers.insert(name.clone(), container);
@@ -241,42 +239,21 @@ impl FakeMachines {
         self.0.lock().kills = kills.clone();
     }
 
-    async fn act(&self, call: String) {
-        let kills = self.0.lock().kills.clone();
-        kills.reach(&call).await;
-        self.0.lock().calls.push(call);
-    }
-
     /// Removes a container.
-    pub fn remove(&self, name: &ContainerName) {
+    pub(crate) fn remove(&self, name: &ContainerName) {
         self.0.lock().containers.remove(name);
-    }
-
-    /// Returns the calls so far, in order: `terminate bedplate-a`.
-    pub fn calls(&self) -> Vec<String> {
-        self.0.lock().calls.clone()
-    }
-
-    /// Makes all calls fail from now on, or none.
-    pub fn fail(&self, fault: Option<Fault>) {
-        self.0.lock().fault = fault;
-    }
-
-    fn check(&self, act: &str) -> Result<(), BusError> {
-        self.0.lock().fault.map_or(Ok(()), |fault| Err(fault.error(act, None)))
     }
 }
 
 #[async_trait]
 impl Machines for FakeMachines {
     async fn get(&self, name: &ContainerName) -> Result<Option<Container>, BusError> {
-        self.check("look at a container")?;
         Ok(self.0.lock().containers.get(name).cloned())
     }
 
     async fn terminate(&self, name: &ContainerName) -> Result<bool, BusError> {
-        self.act(format!("terminate {name}")).await;
-        self.check("end of a container")?;
+        let kills = self.0.lock().kills.clone();
+        kills.reach(&format!("terminate {name}")).await;
         Ok(self.0.lock().containers.remove(name).is_some())
     }
 
@@ -294,16 +271,16 @@ struct PowerInner {
 
 /// A logind in memory. Clones are the same one.
 #[derive(Clone, Default)]
-pub struct FakePower(Arc<Lock<PowerInner>>);
+pub(crate) struct FakePower(Arc<Lock<PowerInner>>);
 
 impl FakePower {
     /// Returns the calls so far: `reboot`, `power-off`.
-    pub fn calls(&self) -> Vec<String> {
+    pub(crate) fn calls(&self) -> Vec<String> {
         self.0.lock().calls.clone()
     }
 
     /// Adds an inhibitor that blocks a shutdown.
-    pub fn inhibit(&self, inhibitor: Inhibitor) {
+    pub(crate) fn inhibit(&self, inhibitor: Inhibitor) {
         self.0.lock().blocker = Some(inhibitor);
     }
 

@@ -45,7 +45,7 @@ impl Leader {
     ///
     /// # Errors
     /// The directory cannot be opened, is the host's own, or cannot be compared with the host's own.
-    pub fn open_root(self, host: &Path) -> io::Result<Inside> {
+    pub(crate) fn open_root(self, host: &Path) -> io::Result<Inside> {
         open_apart(&leader_root(host, self), host)
     }
 }

@@ -16,7 +16,7 @@ const MAX_NAMES: usize = 16;
 
 /// The disks of the machine below `root`, by kernel name. Partitions, loop devices, memory disks, device-mapper, RAID
 /// and optical drives are not disks.
-pub fn observe_disks(root: &Path) -> Vec<Disk> {
+pub(crate) fn observe_disks(root: &Path) -> Vec<Disk> {
     let block = root.join("sys/block");
     let links = by_id_links(root);
     let mut disks = Vec::new();

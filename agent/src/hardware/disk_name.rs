@@ -5,7 +5,7 @@
 
 /// Identifiers that a disk reports.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Identity {
+pub(crate) struct Identity {
     /// Name in /sys/block.
     pub kernel_name: String,
     /// SCSI vendor.
@@ -24,7 +24,7 @@ pub struct Identity {
 
 /// The parts of IDENTIFY DEVICE (ATA8-ACS, 7.17) that name a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AtaIdentity {
+pub(crate) struct AtaIdentity {
     /// Serial number, words 10 to 19.
     pub serial: String,
     /// Model, words 27 to 46.
@@ -33,19 +33,19 @@ pub struct AtaIdentity {
 
 impl Identity {
     /// Returns the complete model, which the bus would truncate.
-    pub fn full_model(&self) -> Option<String> {
+    pub(crate) fn full_model(&self) -> Option<String> {
         let ata = self.ata.as_ref().map(|ata| ata.model.clone());
         ata.or_else(|| self.model.clone()).or_else(|| self.card_name.clone())
     }
 
     /// The serial number as the drive reports it.
-    pub fn full_serial(&self) -> Option<String> {
+    pub(crate) fn full_serial(&self) -> Option<String> {
         self.ata.as_ref().map(|ata| ata.serial.clone()).or_else(|| self.serial.clone())
     }
 
     /// Returns the world wide name: `0x...` for NAA, otherwise with its kind. A
     /// `t10.` identifier is a text, not a world wide name.
-    pub fn wwn(&self) -> Option<String> {
+    pub(crate) fn wwn(&self) -> Option<String> {
         let wwid = self.wwid.as_deref()?;
         match wwid.strip_prefix("naa.") {
             Some(hex) => Some(format!("0x{hex}")),
@@ -55,7 +55,7 @@ impl Identity {
 }
 
 /// Names below /dev/disk/by-id, in no order.
-pub fn by_id_names(disk: &Identity) -> Vec<String> {
+pub(crate) fn by_id_names(disk: &Identity) -> Vec<String> {
     let mut names = Vec::new();
     let serial = disk.full_serial();
     if disk.kernel_name.starts_with("nvme") {
@@ -98,7 +98,7 @@ fn scsi_names(disk: &Identity, names: &mut Vec<String>) {
 }
 
 /// ATA Information VPD page (SAT-3, 12.4.2): IDENTIFY DEVICE data from byte 60 on, texts in swapped pairs.
-pub fn read_ata_identity(page: &[u8]) -> Option<AtaIdentity> {
+pub(crate) fn read_ata_identity(page: &[u8]) -> Option<AtaIdentity> {
     let text = |first_word: usize, words: usize| {
         let at = 60 + 2 * first_word;
         let (pairs, _) = page.get(at..at + 2 * words)?.as_chunks::<2>();

@@ -98,7 +98,7 @@ impl AskNodeError {
     }
 
     /// Returns true if the kubelet's certificate does not name its Node.
-    pub fn is_of_certificate(&self) -> bool {
+    pub(crate) fn is_of_certificate(&self) -> bool {
         matches!(self, Self::NodeName { .. })
     }
 }

@@ -54,7 +54,7 @@ pub trait FindKubelet: Send + Sync {
 }
 
 /// Finder of the credential in the slots of this host.
-pub struct SlotCredential {
+pub(crate) struct SlotCredential {
     machines: Arc<dyn Machines>,
     root: PathBuf,
     slots: Slots,
@@ -62,7 +62,7 @@ pub struct SlotCredential {
 
 impl SlotCredential {
     /// Creates the finder of the host whose root directory is `root`.
-    pub fn new(machines: Arc<dyn Machines>, root: &Path, slots: Slots) -> Self {
+    pub(crate) fn new(machines: Arc<dyn Machines>, root: &Path, slots: Slots) -> Self {
         Self { machines, root: root.to_owned(), slots }
     }
 }

@@ -39,7 +39,7 @@ impl NodeName {
     ///
     /// # Errors
     /// The certificate names no Node.
-    pub fn of_certificate(pem: &str) -> Result<Self, ReadNodeNameError> {
+    pub(crate) fn of_certificate(pem: &str) -> Result<Self, ReadNodeNameError> {
         let der =
             CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|_| ReadNodeNameError::Unreadable)?;
         let (_, certificate) = X509Certificate::from_der(&der).map_err(|_| ReadNodeNameError::Unreadable)?;

@@ -8,7 +8,7 @@ use crate::bus::{BusError, Container, Machines, Units};
 use crate::slot::paths::machine;
 
 /// The container of the slot that runs, if one does. Two never do: one is stopped before the other is started.
-pub async fn running(machines: &dyn Machines) -> Result<Option<Container>, BusError> {
+pub(crate) async fn running(machines: &dyn Machines) -> Result<Option<Container>, BusError> {
     for slot in SlotName::ALL {
         let Ok(name) = machine(slot).parse() else { continue };
         if let Some(container) = machines.get(&name).await? {
@@ -19,6 +19,6 @@ pub async fn running(machines: &dyn Machines) -> Result<Option<Container>, BusEr
 }
 
 /// systemd of the slot that runs.
-pub async fn units(machines: &dyn Machines) -> Result<Option<Arc<dyn Units>>, BusError> {
+pub(crate) async fn units(machines: &dyn Machines) -> Result<Option<Arc<dyn Units>>, BusError> {
     Ok(running(machines).await?.map(|container| machines.units(container.leader)))
 }

@@ -37,7 +37,7 @@ use crate::slot::paths::machine;
 use crate::slot::store::{KeepSlotError, Slots};
 
 /// Receiver of human-readable progress of a long step.
-pub type Say<'a> = &'a (dyn Fn(String) + Send + Sync);
+pub(crate) type Say<'a> = &'a (dyn Fn(String) + Send + Sync);
 
 /// Node images on this host.
 #[async_trait]

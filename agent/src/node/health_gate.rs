@@ -23,7 +23,7 @@ use crate::slot::network::{HEALTH_SOCKET, health_port, is_own};
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The slots of this host.
-pub struct HostGate {
+pub(crate) struct HostGate {
     /// machined, for a slot's own systemd.
     machines: Arc<dyn Machines>,
     /// The host's root directory.
@@ -32,7 +32,7 @@ pub struct HostGate {
 
 impl HostGate {
     /// Creates the gate of the host with this root directory.
-    pub fn new(machines: Arc<dyn Machines>, root: &Path) -> Self {
+    pub(crate) fn new(machines: Arc<dyn Machines>, root: &Path) -> Self {
         Self { machines, root: root.to_owned() }
     }
 

@@ -38,7 +38,7 @@ impl HostState {
     }
 
     /// Returns true if this wipe has made the disk.
-    pub fn has_used(&self, token: &str) -> bool {
+    pub(crate) fn has_used(&self, token: &str) -> bool {
         matches!(self, Self::Disk { wipe_token: Some(used) } if used == token)
     }
 }
@@ -59,7 +59,7 @@ pub fn request_wipe(root: &Path, token: &str) -> Result<(), FileError> {
 ///
 /// # Errors
 /// The file cannot be removed.
-pub fn withdraw_wipe(root: &Path) -> Result<(), FileError> {
+pub(crate) fn withdraw_wipe(root: &Path) -> Result<(), FileError> {
     let path = below(root, STATE).join(WIPE_REQUEST);
     if std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
         return std::fs::remove_dir_all(&path).map_err(FileError::at("remove", &path));

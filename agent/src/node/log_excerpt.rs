@@ -35,7 +35,7 @@ const NOISE: [&str; 8] = [
 
 /// Returns a reason followed by the end of a log, at most `most` characters, without repetition. `secrets`
 /// are hidden values.
-pub fn with_log(reason: &str, log: &str, secrets: &[String], most: usize) -> String {
+pub(crate) fn with_log(reason: &str, log: &str, secrets: &[String], most: usize) -> String {
     let reason = cut(&hidden(reason, secrets), most / 2);
     let mut left = most.saturating_sub(reason.chars().count());
     let mut lines = Vec::new();
@@ -56,12 +56,12 @@ pub fn with_log(reason: &str, log: &str, secrets: &[String], most: usize) -> Str
 }
 
 /// Returns the last informative line.
-pub fn last_message(log: &str) -> Option<&str> {
+pub(crate) fn last_message(log: &str) -> Option<&str> {
     messages(log).last().copied()
 }
 
 /// Returns the lines of a log that the agent's own scripts have written.
-pub fn own_lines(log: &str) -> String {
+pub(crate) fn own_lines(log: &str) -> String {
     log.lines().filter(|line| line.starts_with(OWN)).map(|line| format!("{line}\n")).collect()
 }
 
@@ -122,7 +122,7 @@ fn headless(line: &str) -> (Option<char>, &str) {
 }
 
 /// Returns the text with possible secrets hidden.
-pub fn hidden(text: &str, secrets: &[String]) -> String {
+pub(crate) fn hidden(text: &str, secrets: &[String]) -> String {
     let mut text = text.to_owned();
     for line in secrets.iter().flat_map(|secret| secret.lines()).map(str::trim) {
         if line.len() >= MIN_SECRET_CHARS {

@@ -53,7 +53,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(5);
 const POLLED: [PavedReason; 2] = [PavedReason::Joining, PavedReason::CheckingHealth];
 
 /// State of the loop between two turns. All of it can be lost.
-pub struct NodeLoop {
+pub(crate) struct NodeLoop {
     parts: Parts,
     run_directory: PathBuf,
     wake: Arc<Notify>,
@@ -87,7 +87,7 @@ enum Pause {
 
 impl NodeLoop {
     /// Creates the loop over these parts. `wake` starts a turn; state is written to `run_directory`.
-    pub fn new(parts: Parts, run_directory: PathBuf, wake: Arc<Notify>) -> Self {
+    pub(crate) fn new(parts: Parts, run_directory: PathBuf, wake: Arc<Notify>) -> Self {
         let seen = parts.decider.seen();
         let standing = NodeStanding::read(&run_directory).ok().flatten().unwrap_or_default();
         let trial = TrialTime::read(&run_directory);
@@ -110,7 +110,7 @@ impl NodeLoop {
     }
 
     /// Runs until `shutdown`. Jobs of systemd continue after that.
-    pub async fn run(mut self, pulse: Pulse, shutdown: CancellationToken) {
+    pub(crate) async fn run(mut self, pulse: Pulse, shutdown: CancellationToken) {
         self.beat = pulse.handle();
         let turns = async {
             take_back_left(&self.parts).await;

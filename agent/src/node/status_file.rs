@@ -19,7 +19,7 @@ const FILE: &str = "node.json";
 /// State of the node's loop.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-pub struct NodeStanding {
+pub(crate) struct NodeStanding {
     /// Current step or wait.
     pub plan: Planned,
     /// Time since which that is the plan.
@@ -53,7 +53,7 @@ pub struct NodeStanding {
 /// A plan as it is printed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Planned {
+pub(crate) struct Planned {
     /// Name of the step, if there is one to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
@@ -94,7 +94,7 @@ impl NodeStanding {
     ///
     /// # Errors
     /// The file exists and cannot be read.
-    pub fn read(run: &Path) -> Result<Option<Self>, FileError> {
+    pub(crate) fn read(run: &Path) -> Result<Option<Self>, FileError> {
         read_json(&run.join(FILE))
     }
 
@@ -102,12 +102,12 @@ impl NodeStanding {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn write(&self, run: &Path) -> Result<(), FileError> {
+    pub(crate) fn write(&self, run: &Path) -> Result<(), FileError> {
         write_json(&run.join(FILE), self, 0o644)
     }
 
     /// Describes the plan and its reason, in lines for users.
-    pub fn describe_plan(&self) -> String {
+    pub(crate) fn describe_plan(&self) -> String {
         let time =
             |value: Option<Timestamp>| value.map_or_else(|| "-".to_owned(), |time| format!("{time:.0}"));
         let plan = match (&self.plan.step, &self.plan.wait) {
@@ -125,7 +125,7 @@ impl NodeStanding {
     }
 
     /// Describes the complete state, in lines for users.
-    pub fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let refused: Vec<String> = self.refused.iter().map(VersionRef::version_name).collect();
         let or_none = |text: String| if text.is_empty() { "-".to_owned() } else { text };
         let mut text = self.describe_plan();

@@ -13,7 +13,7 @@ use crate::bus::UnitName;
 /// Maximum number of characters of a parameter in a message.
 const LONGEST_SHOWN: usize = 64;
 /// Maximum duration of a capture, in seconds.
-pub const MOST_SECONDS: i64 = 300;
+pub(crate) const MOST_SECONDS: i64 = 300;
 /// Largest capture, in bytes.
 pub const MOST_BYTES: i64 = 64 << 20;
 /// Maximum length of a capture filter, in characters.

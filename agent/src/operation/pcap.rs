@@ -4,9 +4,9 @@
 //! by `capture`.
 
 /// Length of a file's header.
-pub const FILE_HEADER_BYTES: usize = 24;
+pub(crate) const FILE_HEADER_BYTES: usize = 24;
 /// Length of a packet's header.
-pub const RECORD_HEADER_BYTES: usize = 16;
+pub(crate) const RECORD_HEADER_BYTES: usize = 16;
 
 /// Byte order of the numbers in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

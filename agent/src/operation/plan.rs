@@ -107,7 +107,7 @@ impl Finish {
 }
 
 /// Returns the deadline for uncordoning a Node after an operation.
-pub fn cleaned_until(deadline: Timestamp) -> Timestamp {
+pub(crate) fn cleaned_until(deadline: Timestamp) -> Timestamp {
     later(deadline, UNCORDON_TIMEOUT)
 }
 
@@ -151,7 +151,7 @@ pub fn choose<'a>(
 }
 
 /// Returns true if the operation may run while another one drains.
-pub fn runs_concurrently(operation: &MachineOperation) -> bool {
+pub(crate) fn runs_concurrently(operation: &MachineOperation) -> bool {
     match Kind::of(&operation.spec.operation_name) {
         Some(Kind::RestartService | Kind::PacketCapture) => true,
         Some(Kind::Reboot | Kind::Shutdown | Kind::ApplyConfiguration) | None => false,
@@ -159,7 +159,7 @@ pub fn runs_concurrently(operation: &MachineOperation) -> bool {
 }
 
 /// Returns the operation that precedes one that waits for the node. It may be the repair that the node needs.
-pub fn overtaking<'a>(
+pub(crate) fn overtaking<'a>(
     operations: &'a [Arc<MachineOperation>],
     machine: &str,
     standing: Standing,

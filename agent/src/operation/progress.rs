@@ -55,7 +55,7 @@ pub fn executor(machine: &str) -> String {
 }
 
 /// Returns the fields of an operation in progress; `None` for others.
-pub fn taken_of(status: Option<&MachineOperationStatus>, now: Timestamp) -> Option<Taken> {
+pub(crate) fn taken_of(status: Option<&MachineOperationStatus>, now: Timestamp) -> Option<Taken> {
     let status = status.filter(|status| status.state == Some(OperationState::InProgress))?;
     let start = status.start_time.as_ref().map_or(now, |time| time.0);
     Some(Taken { start, boot_id: status.boot_id.clone() })
@@ -87,7 +87,7 @@ pub fn taken(
 }
 
 /// Builds the status of an operation in progress, with a message about its current step.
-pub fn under_way(before: Option<&MachineOperationStatus>, message: &str) -> MachineOperationStatus {
+pub(crate) fn under_way(before: Option<&MachineOperationStatus>, message: &str) -> MachineOperationStatus {
     let mut status = before.cloned().unwrap_or_default();
     status.message = Some(message.chars().take(MAX_MESSAGE_CHARS).collect());
     status
@@ -129,7 +129,7 @@ pub fn is_cordoned(status: Option<&MachineOperationStatus>) -> bool {
 
 /// Returns when the Node was cordoned for the operation. Returns `now` if it
 /// was not, or if that time is in the future.
-pub fn cordoned_at(status: Option<&MachineOperationStatus>, now: Timestamp) -> Timestamp {
+pub(crate) fn cordoned_at(status: Option<&MachineOperationStatus>, now: Timestamp) -> Timestamp {
     let conditions = status.into_iter().flat_map(|status| &status.conditions);
     let cordoned = conditions.into_iter().find(|condition| condition.type_ == CORDONED);
     cordoned.map_or(now, |condition| condition.last_transition_time.0.min(now))

@@ -33,14 +33,14 @@ use crate::slot::fill_record::Filled;
 use crate::slot::paths::machine;
 
 /// Feed of views of operations, derived from the state of the decider.
-pub struct ViewFeed {
+pub(crate) struct ViewFeed {
     seen: watch::Receiver<Seen>,
     views: watch::Sender<View>,
 }
 
 impl ViewFeed {
     /// Creates a feed from `seen`, and its views.
-    pub fn new(seen: watch::Receiver<Seen>) -> (Self, watch::Receiver<View>) {
+    pub(crate) fn new(seen: watch::Receiver<Seen>) -> (Self, watch::Receiver<View>) {
         let (views, receiver) = watch::channel(view(&seen.borrow()));
         (Self { seen, views }, receiver)
     }

@@ -22,12 +22,12 @@ const NODE_READY: i32 = 30;
 
 impl Seen {
     /// Returns the Machine. None: deleted if the API is live, otherwise unknown.
-    pub fn machine_facts(&self) -> Option<MachineFacts> {
+    pub(crate) fn machine_facts(&self) -> Option<MachineFacts> {
         self.machine.as_ref().map(|seen| machine(seen, self.ours))
     }
 
     /// Returns the Node.
-    pub fn node_seen(&self) -> NodeSeen {
+    pub(crate) fn node_seen(&self) -> NodeSeen {
         match &self.node {
             NodeState::Unknown => NodeSeen::Unknown,
             NodeState::Absent => NodeSeen::Absent,
@@ -36,7 +36,7 @@ impl Seen {
     }
 
     /// Returns the selected version.
-    pub fn version_facts(&self) -> Option<VersionFacts> {
+    pub(crate) fn version_facts(&self) -> Option<VersionFacts> {
         self.version.as_ref().map(|seen| version(seen))
     }
 }
@@ -93,7 +93,7 @@ fn version(version: &MachineConfigurationVersion) -> VersionFacts {
 
 /// Returns the SHA-256, in hex digits, of a template as JSON without whitespace
 /// and with sorted keys (byte order).
-pub fn template_hash(template: &Template) -> String {
+pub(crate) fn template_hash(template: &Template) -> String {
     let mut text = String::new();
     // A template has only texts, numbers, lists and maps with text keys, which JSON can represent.
     canonical(&serde_json::to_value(template).unwrap_or_default(), &mut text);

@@ -85,7 +85,10 @@ impl Identity {
     }
 
     /// Returns the identity to enroll with: that of the next key if one was made, otherwise [`Self::open`]. Blocking.
-    pub fn open_for_enrollment(directory: &Path, machine: &MachineName) -> Result<Self, IdentityError> {
+    pub(crate) fn open_for_enrollment(
+        directory: &Path,
+        machine: &MachineName,
+    ) -> Result<Self, IdentityError> {
         match read_key(&directory.join(NEXT_KEY))? {
             Some(key) => Self::with_request(key, &directory.join(format!("{machine}.next.csr.pem")), machine),
             None => Self::open(directory, machine),
@@ -103,7 +106,7 @@ impl Identity {
 
     /// Replaces the key by the next one if `certificate_pem`, the host's certificate, names the next one. May be repeated, and killed anywhere: a
     /// restart calls it too. Blocking.
-    pub fn adopt_next(
+    pub(crate) fn adopt_next(
         directory: &Path,
         machine: &MachineName,
         certificate_pem: &str,
@@ -205,7 +208,7 @@ fn has_group(subject: &X509Name<'_>, public_key: &[u8]) -> bool {
 }
 
 /// Returns true if the first certificate of `pem` names the enrollment group of its own key. A certificate that cannot be read names none.
-pub fn names_enrollment(pem: &str) -> bool {
+pub(crate) fn names_enrollment(pem: &str) -> bool {
     let Ok(der) = CertificateDer::from_pem_slice(pem.as_bytes()) else { return false };
     X509Certificate::from_der(&der)
         .is_ok_and(|(_, certificate)| has_group(certificate.subject(), certificate.public_key().raw))

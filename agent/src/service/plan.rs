@@ -140,7 +140,7 @@ pub fn plan(observed: &Observed) -> Next {
 }
 
 /// Returns the time from which the certificate is renewed: two thirds of its life.
-pub fn renewal_time(held: &Held) -> Timestamp {
+pub(crate) fn renewal_time(held: &Held) -> Timestamp {
     let third = held.not_after.duration_since(held.not_before) / 3;
     held.not_before.saturating_add(third * 2).unwrap_or(held.not_after)
 }

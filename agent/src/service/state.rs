@@ -102,7 +102,7 @@ pub struct Standing {
 
 impl Places {
     /// The seed, if stage-1 left one and it has not done its work yet.
-    pub fn read_seed(&self) -> Result<Option<Seed>, FileError> {
+    pub(crate) fn read_seed(&self) -> Result<Option<Seed>, FileError> {
         read_json(&self.run.join("seed.json"))
     }
 
@@ -113,12 +113,12 @@ impl Places {
     }
 
     /// Removes the seed.
-    pub fn forget_seed(&self) -> Result<(), FileError> {
+    pub(crate) fn forget_seed(&self) -> Result<(), FileError> {
         remove_optional(&self.run.join("seed.json"))
     }
 
     /// Reads the facts of stage-1 about this boot; `None`: the host was not netbooted.
-    pub fn read_boot_facts(&self) -> Result<Option<BootFacts>, FileError> {
+    pub(crate) fn read_boot_facts(&self) -> Result<Option<BootFacts>, FileError> {
         read_json(&self.run.join("boot.json"))
     }
 
@@ -161,14 +161,14 @@ impl Places {
     }
 
     /// Returns the state of an agent that has just started, with the results of an earlier one in this boot.
-    pub fn begin_standing(&self, version: &str) -> Standing {
+    pub(crate) fn begin_standing(&self, version: &str) -> Standing {
         let before = self.read_standing().ok().flatten();
         let state_disk = before.and_then(|standing| standing.state_disk);
         Standing { version: version.to_owned(), state_disk, ..Standing::default() }
     }
 
     /// Stores the state of the agent.
-    pub fn write_standing(&self, standing: &Standing) -> Result<(), FileError> {
+    pub(crate) fn write_standing(&self, standing: &Standing) -> Result<(), FileError> {
         write_json(&self.run.join("agent.json"), standing, 0o644)
     }
 }

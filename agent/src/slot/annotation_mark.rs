@@ -15,7 +15,7 @@ impl Slots {
     ///
     /// # Errors
     /// The mark cannot be read.
-    pub fn is_annotated(
+    pub(crate) fn is_annotated(
         &self,
         slot: SlotName,
         node_uid: &str,
@@ -29,7 +29,7 @@ impl Slots {
     ///
     /// # Errors
     /// The mark cannot be written.
-    pub fn set_annotated(
+    pub(crate) fn set_annotated(
         &self,
         slot: SlotName,
         node_uid: &str,

@@ -25,7 +25,7 @@ const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o755);
 
 /// A mounted root.
 #[derive(Debug)]
-pub struct Inside {
+pub(crate) struct Inside {
     root: OwnedFd,
 }
 
@@ -67,7 +67,7 @@ impl Inside {
     ///
     /// # Errors
     /// It cannot be opened.
-    pub fn open(path: &Path) -> Result<Self, WriteInsideError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, WriteInsideError> {
         let shown = path.display().to_string();
         Self::open_root(path).map_err(|source| WriteInsideError::Act { act: "open", path: shown, source })
     }
@@ -76,7 +76,7 @@ impl Inside {
     ///
     /// # Errors
     /// It cannot be opened.
-    pub fn open_root(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open_root(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self { root: rustix::fs::open(path, flags, Mode::empty())? })
     }
@@ -85,7 +85,7 @@ impl Inside {
     ///
     /// # Errors
     /// One of them cannot be looked up.
-    pub fn is(&self, path: &Path) -> io::Result<bool> {
+    pub(crate) fn is(&self, path: &Path) -> io::Result<bool> {
         let (own, other) = (rustix::fs::fstat(&self.root)?, rustix::fs::stat(path)?);
         Ok((own.st_dev, own.st_ino) == (other.st_dev, other.st_ino))
     }
@@ -95,7 +95,7 @@ impl Inside {
     ///
     /// # Errors
     /// There is no socket, or no server listens on it.
-    pub async fn connect(&self, path: &str) -> io::Result<UnixStream> {
+    pub(crate) async fn connect(&self, path: &str) -> io::Result<UnixStream> {
         let socket = self.at(path, OFlags::PATH, 0)?;
         if FileType::from_raw_mode(rustix::fs::fstat(&socket)?.st_mode) != FileType::Socket {
             return Err(io::Error::new(
@@ -146,7 +146,7 @@ impl Inside {
     ///
     /// # Errors
     /// The owner is not known in the slot, or the file system refuses.
-    pub fn write(&self, file: &SlotFile) -> Result<(), WriteInsideError> {
+    pub(crate) fn write(&self, file: &SlotFile) -> Result<(), WriteInsideError> {
         self.write_as(file, self)
     }
 
@@ -155,7 +155,7 @@ impl Inside {
     ///
     /// # Errors
     /// The owner is not known there, or the file system refuses.
-    pub fn write_as(&self, file: &SlotFile, users: &Self) -> Result<(), WriteInsideError> {
+    pub(crate) fn write_as(&self, file: &SlotFile, users: &Self) -> Result<(), WriteInsideError> {
         let mut owner = users.owner(file)?;
         let mut mode = file.mode;
         let io = |act| {
@@ -198,7 +198,7 @@ impl Inside {
     ///
     /// # Errors
     /// The owner is not known in the slot, or the file system refuses.
-    pub fn write_atomic(&self, file: &SlotFile) -> Result<(), WriteInsideError> {
+    pub(crate) fn write_atomic(&self, file: &SlotFile) -> Result<(), WriteInsideError> {
         let temporary = SlotFile { path: format!("{}.new", file.path), append: false, ..file.clone() };
         self.write(&temporary)?;
         self.flush(&temporary.path)?;
@@ -214,7 +214,7 @@ impl Inside {
     ///
     /// # Errors
     /// The file system refuses.
-    pub fn flush(&self, path: &str) -> Result<(), WriteInsideError> {
+    pub(crate) fn flush(&self, path: &str) -> Result<(), WriteInsideError> {
         let Some(file) = self.open_file(path)? else { return Ok(()) };
         file.sync_all().map_err(|source| WriteInsideError::Act {
             act: "write",
@@ -227,7 +227,7 @@ impl Inside {
     ///
     /// # Errors
     /// The file system refuses.
-    pub fn link(&self, link: &SlotLink) -> Result<(), WriteInsideError> {
+    pub(crate) fn link(&self, link: &SlotLink) -> Result<(), WriteInsideError> {
         let (parent, name) = self.parent(&link.path)?;
         match rustix::fs::unlinkat(&parent, name, AtFlags::empty()) {
             Ok(()) | Err(rustix::io::Errno::NOENT) => {}
@@ -240,7 +240,7 @@ impl Inside {
     ///
     /// # Errors
     /// The file system refuses.
-    pub fn remove(&self, path: &str) -> Result<(), WriteInsideError> {
+    pub(crate) fn remove(&self, path: &str) -> Result<(), WriteInsideError> {
         let (parent, name) = self.parent(path)?;
         match rustix::fs::unlinkat(&parent, name, AtFlags::empty()) {
             Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
@@ -252,12 +252,12 @@ impl Inside {
     ///
     /// # Errors
     /// It cannot be read, or has more than 8 MiB.
-    pub fn read(&self, path: &str) -> Result<Option<Vec<u8>>, WriteInsideError> {
+    pub(crate) fn read(&self, path: &str) -> Result<Option<Vec<u8>>, WriteInsideError> {
         self.open_file(path)?.map(|file| content(file, path)).transpose()
     }
 
     /// Returns the last component of a link's target. None: there is no such link.
-    pub fn link_name(&self, path: &str) -> Option<String> {
+    pub(crate) fn link_name(&self, path: &str) -> Option<String> {
         let link = self.at(path, OFlags::PATH | OFlags::NOFOLLOW, 0).ok()?;
         let target = rustix::fs::readlinkat(&link, "", Vec::new()).ok()?.into_string().ok()?;
         target.rsplit('/').next().filter(|name| !matches!(*name, "" | "." | "..")).map(str::to_owned)
@@ -267,7 +267,7 @@ impl Inside {
     ///
     /// # Errors
     /// It cannot be opened.
-    pub fn open_file(&self, path: &str) -> Result<Option<File>, WriteInsideError> {
+    pub(crate) fn open_file(&self, path: &str) -> Result<Option<File>, WriteInsideError> {
         let Some(file) = self.open_any(path).map_err(failed("open", path))? else { return Ok(None) };
         let io = |source| WriteInsideError::Act { act: "read", path: path.to_owned(), source };
         Ok(file.metadata().map_err(io)?.is_file().then_some(file))
@@ -278,7 +278,7 @@ impl Inside {
     ///
     /// # Errors
     /// The file cannot be read, or is not a regular file.
-    pub fn read_text(&self, path: &str) -> io::Result<Option<String>> {
+    pub(crate) fn read_text(&self, path: &str) -> io::Result<Option<String>> {
         let Some(file) = self.open_any(path)? else { return Ok(None) };
         if !file.metadata()?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));

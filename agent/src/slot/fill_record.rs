@@ -18,14 +18,14 @@ use super::store::{KeepSlotError, Slots};
 use crate::model::SlotSeen;
 
 /// Default socket of a container runtime in a node image.
-pub const CRI_SOCKET: &str = "/run/containerd/containerd.sock";
+pub(crate) const CRI_SOCKET: &str = "/run/containerd/containerd.sock";
 
 /// Label of a node image with the socket of its container runtime.
-pub const CRI_SOCKET_LABEL: &str = "bedplate.dev/cri-socket";
+pub(crate) const CRI_SOCKET_LABEL: &str = "bedplate.dev/cri-socket";
 
 /// Mark while the etcd member of a joined control plane is being removed from
 /// its cluster. It is next to kubeadm's marks.
-pub const LEAVING: &str = "/var/lib/kubelet/.bedplate-leaving";
+pub(crate) const LEAVING: &str = "/var/lib/kubelet/.bedplate-leaving";
 
 /// Content of a slot.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -47,13 +47,13 @@ impl Slots {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn write_filled(&self, slot: SlotName, filled: &Filled) -> Result<(), KeepSlotError> {
+    pub(crate) fn write_filled(&self, slot: SlotName, filled: &Filled) -> Result<(), KeepSlotError> {
         Ok(write_json(&self.places().filled(slot), filled, 0o600)?)
     }
 
     /// Returns true if a file exists in the kept directories of a slot, such as kubeadm's marks. The path is
     /// that of a control plane's slot. Links are not followed.
-    pub fn has_mark(&self, slot: SlotName, mark: &str) -> bool {
+    pub(crate) fn has_mark(&self, slot: SlotName, mark: &str) -> bool {
         bind::kept(mark, NodeRole::ControlPlane).is_some_and(|(name, path)| {
             let path = self.places().kept(slot, name).join(path.trim_start_matches('/'));
             fs::symlink_metadata(path).is_ok()
@@ -64,7 +64,7 @@ impl Slots {
     ///
     /// # Errors
     /// It is not known whether the file is there.
-    pub fn has_root_mark(&self, slot: SlotName, mark: &str) -> Result<bool, KeepSlotError> {
+    pub(crate) fn has_root_mark(&self, slot: SlotName, mark: &str) -> Result<bool, KeepSlotError> {
         let upper = self.places().upper(slot);
         if !upper.exists() {
             return Ok(false);

@@ -23,7 +23,7 @@ const CURRENT: &str = "/pki/kubelet-client-current.pem";
 impl Slots {
     /// Returns the expiry of the client certificate of a slot's kubelet; none:
     /// it has none, or one that cannot be read.
-    pub fn kubelet_certificate_ends(&self, slot: SlotName) -> Option<Timestamp> {
+    pub(crate) fn kubelet_certificate_ends(&self, slot: SlotName) -> Option<Timestamp> {
         let kept = Inside::open(&self.places().kept(slot, "kubelet")).ok()?;
         // The link's target is a path in the slot; the file itself is in the directory of the link.
         let path = kept.link_name(CURRENT).map_or(CURRENT.to_owned(), |name| format!("/pki/{name}"));
@@ -35,7 +35,7 @@ impl Slots {
 
     /// Returns true if the kubelet of a slot has, or may have, a credential:
     /// `kubelet.conf`, which the join writes.
-    pub fn has_credential(&self, slot: SlotName) -> bool {
+    pub(crate) fn has_credential(&self, slot: SlotName) -> bool {
         const PATH: &str = "/etc/kubernetes/kubelet.conf";
         let upper = Inside::open(&self.places().upper(slot));
         let above = upper.and_then(|upper| upper.open_file(PATH));

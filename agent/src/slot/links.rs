@@ -37,7 +37,7 @@ impl Slots {
     ///
     /// # Errors
     /// The note cannot be written.
-    pub fn remember_links(&self, root: &Path) -> Result<(), KeepSlotError> {
+    pub(crate) fn remember_links(&self, root: &Path) -> Result<(), KeepSlotError> {
         let noted = self.noted();
         noted.parent().map_or(Ok(()), |directory| make_directory(directory, 0o755))?;
         Ok(write_json(&noted, &links(root), 0o600)?)
@@ -47,7 +47,7 @@ impl Slots {
     ///
     /// # Errors
     /// The note cannot be read.
-    pub fn leftover_links(&self, root: &Path) -> Result<Vec<String>, KeepSlotError> {
+    pub(crate) fn leftover_links(&self, root: &Path) -> Result<Vec<String>, KeepSlotError> {
         let Some(before) = read_json::<Links>(&self.noted())? else { return Ok(Vec::new()) };
         let new = links(root).into_iter().filter(|(name, number)| before.get(name) != Some(number));
         Ok(new.filter(|(name, number)| is_plug_ins(root, name, number)).map(|(name, _)| name).collect())
@@ -57,7 +57,7 @@ impl Slots {
     ///
     /// # Errors
     /// It cannot be removed.
-    pub fn forget_links(&self) -> Result<(), KeepSlotError> {
+    pub(crate) fn forget_links(&self) -> Result<(), KeepSlotError> {
         Ok(remove_optional(&self.noted())?)
     }
 }

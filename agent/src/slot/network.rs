@@ -23,11 +23,11 @@ use super::paths::{Places, letter};
 use super::render::{File, RenderSlotError};
 
 /// Socket in the slot for health checks of a kubelet with a network of its own.
-pub const HEALTH_SOCKET: &str = "/run/bedplate/kubelet-health.sock";
+pub(crate) const HEALTH_SOCKET: &str = "/run/bedplate/kubelet-health.sock";
 /// The unit behind the socket.
-pub const HEALTH_UNIT: &str = "bedplate-health.service";
+pub(crate) const HEALTH_UNIT: &str = "bedplate-health.service";
 /// networkd of the host, which a slot behind the host needs.
-pub const HOST_NETWORKD: &str = "systemd-networkd.service";
+pub(crate) const HOST_NETWORKD: &str = "systemd-networkd.service";
 
 /// Address of the link between host and slot, from the range for benchmarks (RFC 2544), which no network
 /// routes. It is the same on each host, because it is not visible elsewhere.
@@ -77,13 +77,13 @@ fn port(template: &Template, name: &str, usual: u16) -> Option<u16> {
 }
 
 /// Returns the port of the kubelet's health endpoint on its loopback; none: its configuration disables it.
-pub fn health_port(template: &Template) -> Option<u16> {
+pub(crate) fn health_port(template: &Template) -> Option<u16> {
     port(template, "healthzPort", HEALTH_PORT)
 }
 
 /// Returns true if a kernel parameter belongs to a network namespace, and so to
 /// the node's own network if it has one.
-pub fn is_of_network(parameter: &str) -> bool {
+pub(crate) fn is_of_network(parameter: &str) -> bool {
     let name = parameter.trim_start_matches('-');
     name.starts_with("net.") || name.starts_with("net/")
 }

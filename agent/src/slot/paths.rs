@@ -84,7 +84,7 @@ impl Places {
     }
 
     /// Returns the directory with `/var/log` of the last failed trial in the slot.
-    pub fn failed_log(&self, slot: SlotName) -> PathBuf {
+    pub(crate) fn failed_log(&self, slot: SlotName) -> PathBuf {
         self.state.join("slots").join(format!("{}.log.failed", letter(slot)))
     }
 
@@ -94,7 +94,7 @@ impl Places {
     }
 
     /// Returns the directory of the former contents of [`Self::shared`].
-    pub fn shared_trash(&self, slot: SlotName) -> PathBuf {
+    pub(crate) fn shared_trash(&self, slot: SlotName) -> PathBuf {
         self.run.join("bedplate/trash").join(letter(slot))
     }
 
@@ -104,12 +104,12 @@ impl Places {
     }
 
     /// Key of its kubelet, while a certificate is requested for it. In memory, and not shared with the slot.
-    pub fn kubelet_key(&self, slot: SlotName) -> PathBuf {
+    pub(crate) fn kubelet_key(&self, slot: SlotName) -> PathBuf {
         self.run.join(format!("bedplate/kubelet-{}.key", letter(slot)))
     }
 
     /// The unit that mounts its root.
-    pub fn mount_unit(&self, slot: SlotName) -> String {
+    pub(crate) fn mount_unit(&self, slot: SlotName) -> String {
         format!("{}.mount", escaped(&self.root(slot)))
     }
 }

@@ -22,7 +22,7 @@ const MAX_SHOWN_PATH: usize = 400;
 /// A file or directory that cannot be removed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot remove {path}; {remedy}")]
-pub struct RemoveTreeError {
+pub(crate) struct RemoveTreeError {
     /// Path on the host, shortened at its end.
     pub path: String,
     /// Command or action for the operator.
@@ -48,7 +48,7 @@ struct Walk<'a> {
 ///
 /// # Errors
 /// An entry cannot be removed, or the directory cannot be opened.
-pub fn empty_directory(directory: &Path, stop: &dyn Fn() -> bool) -> Result<(), RemoveTreeError> {
+pub(crate) fn empty_directory(directory: &Path, stop: &dyn Fn() -> bool) -> Result<(), RemoveTreeError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let top = match rustix::fs::openat(CWD, directory, flags, Mode::empty()) {
         Ok(top) => top,

@@ -83,9 +83,9 @@ pub(crate) const SYSCTLS: [(&str, &str); 11] = [
 
 /// File of kernel parameters, below `/run`. The last file by name counts: a
 /// version's parameters override the host's.
-pub const SYSCTL_FILE: &str = "sysctl.d/99-zz-bedplate-slot.conf";
+pub(crate) const SYSCTL_FILE: &str = "sysctl.d/99-zz-bedplate-slot.conf";
 /// The file of kernel modules, below `/run`. One of the same name in `/etc` would be read instead of it.
-pub const MODULES_FILE: &str = "modules-load.d/60-bedplate-slot.conf";
+pub(crate) const MODULES_FILE: &str = "modules-load.d/60-bedplate-slot.conf";
 
 /// Modules that containers and their networks need, and cannot load themselves.
 const MODULES: [&str; 5] = ["overlay", "br_netfilter", "nf_conntrack", "bridge", "veth"];

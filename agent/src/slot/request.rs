@@ -26,7 +26,7 @@ const NAME_DIGITS: usize = 20;
 const PEM_LINE: usize = 64;
 
 /// Key and certificate request of a kubelet.
-pub struct KubeletRequest {
+pub(crate) struct KubeletRequest {
     /// Name of the CertificateSigningRequest: the same as long as key and agent's certificate are the same.
     pub name: String,
     /// Certificate request (PKCS#10, PEM).
@@ -39,7 +39,7 @@ pub struct KubeletRequest {
 
 impl KubeletRequest {
     /// Returns true if the first certificate of `pem` is for this key and has not ended at `now`.
-    pub fn is_answered_by(&self, pem: &str, now: Timestamp) -> bool {
+    pub(crate) fn is_answered_by(&self, pem: &str, now: Timestamp) -> bool {
         let Ok(der) = CertificateDer::from_pem_slice(pem.as_bytes()) else { return false };
         X509Certificate::from_der(&der).is_ok_and(|(_, certificate)| {
             certificate.public_key().raw == self.public_key
@@ -54,7 +54,7 @@ impl Slots {
     ///
     /// # Errors
     /// The key cannot be made or written.
-    pub fn kubelet_request(
+    pub(crate) fn kubelet_request(
         &self,
         slot: SlotName,
         machine: &MachineName,
@@ -77,7 +77,7 @@ impl Slots {
     ///
     /// # Errors
     /// It cannot be removed.
-    pub fn forget_kubelet_key(&self, slot: SlotName) -> Result<(), KeepSlotError> {
+    pub(crate) fn forget_kubelet_key(&self, slot: SlotName) -> Result<(), KeepSlotError> {
         Ok(remove_optional(&self.places().kubelet_key(slot))?)
     }
 

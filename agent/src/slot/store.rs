@@ -136,7 +136,7 @@ impl Slots {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn write_record(&self, slot: SlotName, record: &Record) -> Result<(), KeepSlotError> {
+    pub(crate) fn write_record(&self, slot: SlotName, record: &Record) -> Result<(), KeepSlotError> {
         make_directory(&self.places.slot(slot), 0o700)?;
         Ok(write_json(&self.places.record(slot), record, 0o600)?)
     }
@@ -153,7 +153,7 @@ impl Slots {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn write_ledger(&self, ledger: &Ledger) -> Result<(), KeepSlotError> {
+    pub(crate) fn write_ledger(&self, ledger: &Ledger) -> Result<(), KeepSlotError> {
         make_directory(&self.places.state, 0o755)?;
         Ok(write_json(&self.places.state.join("node.json"), ledger, 0o600)?)
     }
@@ -162,7 +162,7 @@ impl Slots {
     ///
     /// # Errors
     /// One cannot be made.
-    pub fn lay(&self, slot: SlotName, layers: &[PathBuf]) -> Result<(), KeepSlotError> {
+    pub(crate) fn lay(&self, slot: SlotName, layers: &[PathBuf]) -> Result<(), KeepSlotError> {
         for path in [
             self.places.upper(slot),
             self.places.work(slot),
@@ -188,7 +188,7 @@ impl Slots {
     ///
     /// # Errors
     /// It cannot be made.
-    pub fn make_shared(&self, slot: SlotName) -> Result<(), KeepSlotError> {
+    pub(crate) fn make_shared(&self, slot: SlotName) -> Result<(), KeepSlotError> {
         make_directory(&self.places.shared(slot), 0o700)
     }
 
@@ -229,7 +229,7 @@ impl Slots {
     ///
     /// # Errors
     /// One cannot be written.
-    pub fn write_host(&self, files: &[File]) -> Result<bool, KeepSlotError> {
+    pub(crate) fn write_host(&self, files: &[File]) -> Result<bool, KeepSlotError> {
         let mut changed = false;
         for file in files {
             let before = read_optional(&file.path)?;

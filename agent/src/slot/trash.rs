@@ -81,7 +81,7 @@ impl Slots {
     ///
     /// # Errors
     /// The record cannot be read.
-    pub fn keep_failed_log(&self, slot: SlotName) -> Result<(), KeepSlotError> {
+    pub(crate) fn keep_failed_log(&self, slot: SlotName) -> Result<(), KeepSlotError> {
         if !matches!(self.record(slot)?, Some(Record { stage: Stage::Failed { .. }, .. })) {
             return Ok(());
         }
@@ -103,7 +103,7 @@ impl Slots {
     ///
     /// # Errors
     /// A directory cannot be renamed, or the disk fails.
-    pub fn discard_failed_logs(&self) -> Result<(), KeepSlotError> {
+    pub(crate) fn discard_failed_logs(&self) -> Result<(), KeepSlotError> {
         let places = self.places();
         SlotName::ALL
             .into_iter()
@@ -114,7 +114,7 @@ impl Slots {
     ///
     /// # Errors
     /// The trash cannot be read.
-    pub fn has_trash(&self, slot: SlotName) -> Result<bool, KeepSlotError> {
+    pub(crate) fn has_trash(&self, slot: SlotName) -> Result<bool, KeepSlotError> {
         for directory in [self.places().trash(slot), self.places().shared_trash(slot)] {
             let mut entries = match fs::read_dir(&directory) {
                 Ok(entries) => entries,
@@ -132,7 +132,7 @@ impl Slots {
     ///
     /// # Errors
     /// Something cannot be removed; the rest is.
-    pub fn empty_trash(&self, stop: &dyn Fn() -> bool) -> Result<(), RemoveTreeError> {
+    pub(crate) fn empty_trash(&self, stop: &dyn Fn() -> bool) -> Result<(), RemoveTreeError> {
         let places = self.places();
         let directories = SlotName::ALL.map(|slot| [places.shared_trash(slot), places.trash(slot)]);
         let emptied: Vec<_> = directories.iter().flatten().map(|path| empty_directory(path, stop)).collect();

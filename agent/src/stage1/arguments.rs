@@ -11,7 +11,7 @@ use super::http_wire::{HttpUrl, ParseUrlError};
 
 /// Parameters of this boot from the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BootArguments {
+pub(crate) struct BootArguments {
     /// The boot's base URL, without a slash at the end.
     pub url: HttpUrl,
     /// The interface that netboots.
@@ -37,7 +37,7 @@ pub enum ReadArgumentsError {
 
 /// Reads the boot's arguments. The first value counts: pxed's own arguments
 /// precede those of image and Machine.
-pub fn read_arguments(command_line: &str) -> Result<BootArguments, ReadArgumentsError> {
+pub(crate) fn read_arguments(command_line: &str) -> Result<BootArguments, ReadArgumentsError> {
     let url = argument(command_line, BOOT_URL_ARGUMENT).ok_or(ReadArgumentsError::NoUrl)?;
     let url = HttpUrl::parse(url.trim_end_matches('/')).map_err(ReadArgumentsError::Url)?;
     let named = argument(command_line, BOOT_MAC_ARGUMENT).and_then(|text| text.parse().ok());

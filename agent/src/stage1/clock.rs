@@ -24,7 +24,7 @@ fn plan_correction(now: Timestamp, served: Timestamp) -> Option<Timestamp> {
 
 /// Returns by how many whole seconds this machine's clock is ahead of pxed's; negative: behind. Less than two
 /// seconds is 0, because the date of an answer has whole seconds and the answer takes time.
-pub fn observe_offset(now: Timestamp, date: &str) -> Option<i64> {
+pub(crate) fn observe_offset(now: Timestamp, date: &str) -> Option<i64> {
     let offset = now.duration_since(read_date(date)?).as_secs();
     Some(if offset.abs() < 2 { 0 } else { offset })
 }

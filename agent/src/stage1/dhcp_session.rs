@@ -18,12 +18,12 @@ use bedplate_api::id::MacAddress;
 use super::dhcp_wire::{Kind, Lease, Reply, Request, decode, encode};
 
 /// Maximum number of messages in one session: about 40 s.
-pub const MAX_SENDS: u32 = 9;
+pub(crate) const MAX_SENDS: u32 = 9;
 const MAX_REQUESTS: u32 = 3;
 
 /// Next act of the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Act {
+pub(crate) enum Act {
     /// Send `message` by broadcast, then wait for an answer, at most `wait`.
     Send {
         /// Complete DHCP message.
@@ -52,7 +52,7 @@ enum State {
 
 /// One attempt to get a lease.
 #[derive(Debug, Clone)]
-pub struct Session {
+pub(crate) struct Session {
     xid: u32,
     mac: MacAddress,
     state: State,
@@ -63,13 +63,13 @@ pub struct Session {
 
 impl Session {
     /// A session of `mac` in transaction `xid`, which was drawn at random.
-    pub fn new(xid: u32, mac: MacAddress) -> Self {
+    pub(crate) fn new(xid: u32, mac: MacAddress) -> Self {
         Self { xid, mac, state: State::Selecting, sends: 0, offers: 0, refusals: 0 }
     }
 
     /// First act, and the act when the time for an answer is up. `elapsed` is the time since the session began,
     /// `jitter` any random number.
-    pub fn time_up(&mut self, elapsed: Duration, jitter: u64) -> Act {
+    pub(crate) fn time_up(&mut self, elapsed: Duration, jitter: u64) -> Act {
         if self.sends >= MAX_SENDS {
             return Act::Failed(self.failure());
         }
@@ -82,7 +82,7 @@ impl Session {
     }
 
     /// A datagram arrived.
-    pub fn received(&mut self, datagram: &[u8], elapsed: Duration, jitter: u64) -> Act {
+    pub(crate) fn received(&mut self, datagram: &[u8], elapsed: Duration, jitter: u64) -> Act {
         let Some(reply) = decode(datagram, self.xid, self.mac) else { return Act::Wait };
         match (&self.state, reply.kind) {
             (State::Selecting, Kind::Offer) => {

@@ -16,7 +16,7 @@ const FLAG_BROADCAST: u16 = 0x8000;
 
 /// Messages of the client: the two that lead to a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Request {
+pub(crate) enum Request {
     /// DHCPDISCOVER.
     Discover,
     /// DHCPREQUEST in state SELECTING.
@@ -30,7 +30,7 @@ pub enum Request {
 
 /// The kinds of answer that a client in these states understands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// DHCPOFFER.
     Offer,
     /// DHCPACK.
@@ -41,7 +41,7 @@ pub enum Kind {
 
 /// A server's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reply {
+pub(crate) struct Reply {
     /// Kind of the message.
     pub kind: Kind,
     /// The server (option 54).
@@ -69,7 +69,7 @@ pub struct Lease {
 }
 
 /// The message `request` from `mac` in transaction `xid`; `elapsed` seconds after the first of the transaction.
-pub fn encode(request: Request, xid: u32, mac: MacAddress, elapsed: u16) -> Vec<u8> {
+pub(crate) fn encode(request: Request, xid: u32, mac: MacAddress, elapsed: u16) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(MIN_LENGTH);
     bytes.extend([1, 1, 6, 0]);
     bytes.extend(xid.to_be_bytes());
@@ -102,7 +102,7 @@ fn option(bytes: &mut Vec<u8>, code: u8, value: &[u8]) {
 }
 
 /// The answer to transaction `xid` of `mac`, or `None` for everything else that may arrive on the port.
-pub fn decode(bytes: &[u8], xid: u32, mac: MacAddress) -> Option<Reply> {
+pub(crate) fn decode(bytes: &[u8], xid: u32, mac: MacAddress) -> Option<Reply> {
     let fixed: &[u8; OPTIONS_AT] = bytes.first_chunk()?;
     let own = fixed.starts_with(&[2, 1, 6])
         && fixed.get(4..8) == Some(&xid.to_be_bytes())

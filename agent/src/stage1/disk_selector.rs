@@ -29,7 +29,10 @@ pub enum SelectDiskError {
 
 /// Selects the disk that `selector` names. A rule never selects a disk with a removable medium, nor one
 /// without a size.
-pub fn select_disk<'a>(selector: &DiskSelector, disks: &'a [Disk]) -> Result<&'a Disk, SelectDiskError> {
+pub(crate) fn select_disk<'a>(
+    selector: &DiskSelector,
+    disks: &'a [Disk],
+) -> Result<&'a Disk, SelectDiskError> {
     let matches: Vec<&Disk> =
         disks.iter().filter(|disk| disk.name.is_some() && is_match(selector, disk)).collect();
     match matches.as_slice() {

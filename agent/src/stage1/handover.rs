@@ -13,14 +13,14 @@ use serde::{Deserialize, Serialize};
 use super::dhcp_wire::Lease;
 
 /// Path of this boot's facts on the host.
-pub const BOOT_FACTS: &str = "/run/bedplate/boot.json";
+pub(crate) const BOOT_FACTS: &str = "/run/bedplate/boot.json";
 /// Path of the seed on the host until the agent has enrolled.
-pub const HOST_SEED: &str = "/run/bedplate/seed.json";
+pub(crate) const HOST_SEED: &str = "/run/bedplate/seed.json";
 
 /// Facts of this boot. They contain no secret; the boot's URL is as public as the kernel's command line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct BootFacts {
+pub(crate) struct BootFacts {
     /// The Machine.
     pub machine: MachineName,
     /// Site of the Machine.
@@ -53,7 +53,7 @@ pub struct BootFacts {
 /// Storage of state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "kind")]
-pub enum StateFacts {
+pub(crate) enum StateFacts {
     /// State in memory: it ends with the boot.
     Memory,
     /// State on the selected disk.
@@ -74,7 +74,7 @@ pub enum StateFacts {
 
 impl StateFacts {
     /// The state disk as `status.stateDisk` has it; `None`: state is in memory.
-    pub fn to_status(&self) -> Option<StateDiskStatus> {
+    pub(crate) fn to_status(&self) -> Option<StateDiskStatus> {
         let Self::Disk { device, by_id, wipe_token, .. } = self else { return None };
         // The API server would refuse the complete write for a text that exceeds the limit in the definition
         // of a Machine.
@@ -88,7 +88,7 @@ impl StateFacts {
 }
 
 /// resolv.conf(5) of a lease.
-pub fn resolv_conf(lease: &Lease) -> String {
+pub(crate) fn resolv_conf(lease: &Lease) -> String {
     let mut text = String::new();
     if let Some(domain) = &lease.domain {
         let _ = writeln!(text, "search {domain}");

@@ -45,7 +45,11 @@ pub fn get(url: &HttpUrl, from: u64, nameservers: &[Ipv4Addr]) -> Result<Respons
 }
 
 /// Sends a stage report.
-pub fn post_stage(boot: &HttpUrl, report: &StageReport, nameservers: &[Ipv4Addr]) -> Result<(), StageError> {
+pub(crate) fn post_stage(
+    boot: &HttpUrl,
+    report: &StageReport,
+    nameservers: &[Ipv4Addr],
+) -> Result<(), StageError> {
     let url = boot.join("stage");
     let body = serde_json::to_vec(report).map_err(|_| StageError::Internal("a stage report is not JSON"))?;
     let mut response = exchange(&url, nameservers, &post_head(&url, body.len()), &body, REPORT_TIMEOUT)?;

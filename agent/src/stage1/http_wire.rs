@@ -9,7 +9,7 @@ use std::fmt;
 use thiserror::Error;
 
 /// Maximum size of a response head, in bytes.
-pub const MAX_HEAD: usize = 16 * 1024;
+pub(crate) const MAX_HEAD: usize = 16 * 1024;
 
 /// An absolute `http` URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,13 +95,13 @@ impl fmt::Display for HttpUrl {
 }
 
 /// The head of a GET from byte `from` on (RFC 9110, 14.2); without a Range header if it starts at 0.
-pub fn get_head(url: &HttpUrl, from: u64) -> Vec<u8> {
+pub(crate) fn get_head(url: &HttpUrl, from: u64) -> Vec<u8> {
     let range = if from == 0 { String::new() } else { format!("Range: bytes={from}-\r\n") };
     head("GET", url, &range)
 }
 
 /// The head of a POST whose body is `length` bytes of JSON.
-pub fn post_head(url: &HttpUrl, length: usize) -> Vec<u8> {
+pub(crate) fn post_head(url: &HttpUrl, length: usize) -> Vec<u8> {
     head("POST", url, &format!("Content-Type: application/json\r\nContent-Length: {length}\r\n"))
 }
 
@@ -144,7 +144,7 @@ pub enum ParseHeadError {
 
 /// Reads a response head from the start of `bytes`: `None` while it is
 /// incomplete, otherwise the head and its length.
-pub fn parse_head(bytes: &[u8]) -> Result<Option<(ResponseHead, usize)>, ParseHeadError> {
+pub(crate) fn parse_head(bytes: &[u8]) -> Result<Option<(ResponseHead, usize)>, ParseHeadError> {
     let Some(end) = bytes.windows(4).position(|w| w == b"\r\n\r\n") else {
         return if bytes.len() >= MAX_HEAD { Err(ParseHeadError::TooLong) } else { Ok(None) };
     };

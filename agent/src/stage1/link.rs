@@ -35,7 +35,7 @@ pub struct Interface {
 }
 
 /// The interface with this address, below `root`; hardware before made-up ones (a bond has its members' address).
-pub fn find_interface(root: &Path, mac: MacAddress) -> Option<Interface> {
+pub(crate) fn find_interface(root: &Path, mac: MacAddress) -> Option<Interface> {
     let class = root.join("sys/class/net");
     let mut found: Vec<(bool, Interface)> = Vec::new();
     for name in names_in(&class) {
@@ -51,7 +51,7 @@ pub fn find_interface(root: &Path, mac: MacAddress) -> Option<Interface> {
 }
 
 /// Returns the existing interfaces as text for a message.
-pub fn describe_interfaces(root: &Path) -> String {
+pub(crate) fn describe_interfaces(root: &Path) -> String {
     let class = root.join("sys/class/net");
     let words = names_in(&class).into_iter().filter(|name| name != "lo").map(|name| {
         let address = read_text(&class.join(&name).join("address")).unwrap_or_default();
@@ -67,7 +67,7 @@ pub fn set_up(interface: &Interface) -> Result<(), StageError> {
 }
 
 /// Waits until the interface, which is up, has a carrier.
-pub fn await_carrier(interface: &Interface) -> Result<(), StageError> {
+pub(crate) fn await_carrier(interface: &Interface) -> Result<(), StageError> {
     let carrier = Path::new("/sys/class/net").join(&interface.name).join("carrier");
     let deadline = Instant::now() + CARRIER_WAIT;
     while read_text(&carrier).as_deref() != Some("1") {

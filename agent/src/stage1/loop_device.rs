@@ -47,7 +47,7 @@ use call::{loop_configure, loop_ctl_get_free};
 
 /// Returns a read-only block device of `file`, which the kernel removes after its last use. Keep the returned
 /// file open until the device is mounted.
-pub fn attach(file: &File) -> Result<(PathBuf, File), StageError> {
+pub(crate) fn attach(file: &File) -> Result<(PathBuf, File), StageError> {
     attach_with(file, LO_FLAGS_READ_ONLY | LO_FLAGS_AUTOCLEAR)
 }
 

@@ -6,14 +6,14 @@ use std::collections::{HashMap, HashSet};
 
 /// The two files of one kernel release.
 #[derive(Debug, Default, Clone)]
-pub struct ModuleIndex {
+pub(crate) struct ModuleIndex {
     files: HashMap<String, (String, Vec<String>)>,
     aliases: Vec<(String, String)>,
 }
 
 impl ModuleIndex {
     /// Reads both files; invalid lines are skipped.
-    pub fn parse(dep: &str, alias: &str) -> Self {
+    pub(crate) fn parse(dep: &str, alias: &str) -> Self {
         let mut files = HashMap::new();
         for line in dep.lines() {
             if let Some((file, needs)) = line.split_once(':') {
@@ -33,7 +33,7 @@ impl ModuleIndex {
 
     /// The modules for a device's modalias, a kernel request such as `fs-ext4`, or a module's own name; in the files'
     /// order, each once.
-    pub fn modules_for(&self, alias: &str) -> Vec<&str> {
+    pub(crate) fn modules_for(&self, alias: &str) -> Vec<&str> {
         let mut seen = HashSet::new();
         let own = self.files.get_key_value(&module_name(alias)).map(|(name, _)| name.as_str());
         let matched =
@@ -43,7 +43,7 @@ impl ModuleIndex {
 
     /// Returns the paths of the files to load for `module`, dependencies first (modules.dep lists the deepest
     /// one last). Empty if the release has no such file, as for a built-in module.
-    pub fn load_order(&self, module: &str) -> Vec<&str> {
+    pub(crate) fn load_order(&self, module: &str) -> Vec<&str> {
         match self.files.get(&module_name(module)) {
             Some((file, needs)) => needs.iter().rev().map(String::as_str).chain([file.as_str()]).collect(),
             None => Vec::new(),
@@ -52,7 +52,7 @@ impl ModuleIndex {
 }
 
 /// A module's name from its file or from another spelling: the kernel uses `_` where files use `-`.
-pub fn module_name(path: &str) -> String {
+pub(crate) fn module_name(path: &str) -> String {
     let file = path.rsplit('/').next().unwrap_or(path);
     file.split(".ko").next().unwrap_or(file).replace('-', "_")
 }

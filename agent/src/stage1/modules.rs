@@ -64,7 +64,7 @@ impl Modules {
 
     /// Loads the fixed modules, the list of /etc/bedplate/modules, and those of devices, until no pass finds
     /// more. A bus driver adds devices.
-    pub fn load_all(&mut self) -> Loaded {
+    pub(crate) fn load_all(&mut self) -> Loaded {
         let mut loaded = Loaded::default();
         let list = fs::read_to_string("/etc/bedplate/modules").unwrap_or_default();
         let listed =
@@ -77,7 +77,7 @@ impl Modules {
     }
 
     /// Loads modules of devices that appeared since the last pass.
-    pub fn load_for_devices(&mut self, loaded: &mut Loaded) {
+    pub(crate) fn load_for_devices(&mut self, loaded: &mut Loaded) {
         for _ in 0..8 {
             let mut aliases = Vec::new();
             find_aliases(Path::new("/sys/devices"), 0, &mut aliases);
@@ -133,13 +133,13 @@ fn find_aliases(directory: &Path, depth: usize, aliases: &mut Vec<String>) {
 
 /// Sets this program as the kernel's modprobe (ext4 requests its checksum, mount its file system), or
 /// restores the root image's modprobe.
-pub fn answer_kernel_requests(own: bool) -> Result<(), StageError> {
+pub(crate) fn answer_kernel_requests(own: bool) -> Result<(), StageError> {
     let program = if own { "/init" } else { "/sbin/modprobe" };
     fs::write(MODPROBE, program).map_err(StageError::system("write", MODPROBE))
 }
 
 /// Returns the alias if the kernel started this program for a module: it calls `<program> -q -- <alias>`.
-pub fn kernel_request(arguments: &[String]) -> Option<&str> {
+pub(crate) fn kernel_request(arguments: &[String]) -> Option<&str> {
     match arguments {
         [_, quiet, end, alias] if quiet == "-q" && end == "--" => Some(alias),
         _ => None,
@@ -147,7 +147,7 @@ pub fn kernel_request(arguments: &[String]) -> Option<&str> {
 }
 
 /// Loads the module that the kernel requested. Returns true if a file existed.
-pub fn serve_kernel_request(alias: &str) -> bool {
+pub(crate) fn serve_kernel_request(alias: &str) -> bool {
     let Ok(mut modules) = Modules::open() else { return false };
     let names: Vec<String> = modules.index.modules_for(alias).into_iter().map(str::to_owned).collect();
     let mut loaded = Loaded::default();

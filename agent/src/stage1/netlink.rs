@@ -31,7 +31,7 @@ const RTNH_F_ONLINK: u32 = 4;
 
 /// One change of the kernel's network state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub(crate) enum Change {
     /// Sets the interface up.
     Up {
         /// Interface index.
@@ -69,7 +69,7 @@ pub enum Change {
 }
 
 /// The request for `change`, asking for an acknowledgement.
-pub fn encode(change: Change, sequence: u32) -> Vec<u8> {
+pub(crate) fn encode(change: Change, sequence: u32) -> Vec<u8> {
     let (kind, flags, body) = match change {
         Change::Up { index } => {
             let mut body = vec![0; 4];
@@ -133,7 +133,7 @@ fn attribute(body: &mut Vec<u8>, kind: u16, value: [u8; 4]) {
 }
 
 /// The kernel's answer to request `sequence`: 0 or a negative errno; `None` if the bytes are not that answer.
-pub fn acknowledgement(bytes: &[u8], sequence: u32) -> Option<i32> {
+pub(crate) fn acknowledgement(bytes: &[u8], sequence: u32) -> Option<i32> {
     let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
     let answered = u32::from_ne_bytes(*bytes.get(8..)?.first_chunk()?);
     let code = i32::from_ne_bytes(*bytes.get(16..)?.first_chunk()?);

@@ -22,7 +22,7 @@ pub const IMAGE: &str = "/run/bedplate/rootfs";
 /// Mount point of the state disk.
 pub const STATE: &str = "/run/bedplate/state";
 /// Directory in which the new root is assembled.
-pub const NEW_ROOT: &str = "/sysroot";
+pub(crate) const NEW_ROOT: &str = "/sysroot";
 const MEMORY: &str = "/run/bedplate/memory";
 const INITS: [&str; 4] = ["/sbin/init", "/lib/systemd/systemd", "/usr/lib/systemd/systemd", "/bin/init"];
 /// Directories outside of the overlay, on the state disk or in memory, because the overlays of a slot and of
@@ -31,7 +31,7 @@ const KEPT: [&str; 3] = ["bedplate", "machines", "containerd"];
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
 /// Mounts /proc, /sys, /dev and /run for all later steps. Existing mounts stay.
-pub fn mount_basics() -> Result<(), StageError> {
+pub(crate) fn mount_basics() -> Result<(), StageError> {
     let safe = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC | MsFlags::MS_NODEV;
     for (kind, target, flags, data) in [
         ("proc", "/proc", safe, ""),
@@ -66,7 +66,7 @@ fn mount_new(source: &str, target: &Path, kind: &str, flags: MsFlags, data: &str
 }
 
 /// A memory file system for the image, no larger than the image needs; gives the path of the file to fetch into.
-pub fn mount_fetch_area(size: u64) -> Result<PathBuf, StageError> {
+pub(crate) fn mount_fetch_area(size: u64) -> Result<PathBuf, StageError> {
     let target = Path::new("/run/bedplate/fetch");
     if !is_mount_point(target) {
         let data = format!("mode=0700,size={}k", size.div_ceil(1024).saturating_add(64));
@@ -77,7 +77,7 @@ pub fn mount_fetch_area(size: u64) -> Result<PathBuf, StageError> {
 
 /// Mounts the verified image read-only. The area that it was fetched into is detached, and its memory belongs
 /// to the image.
-pub fn mount_image(image: &File) -> Result<(), StageError> {
+pub(crate) fn mount_image(image: &File) -> Result<(), StageError> {
     let target = Path::new(IMAGE);
     if is_mount_point(target) {
         return Ok(());
@@ -92,7 +92,7 @@ pub fn mount_image(image: &File) -> Result<(), StageError> {
 }
 
 /// Assembles the new root: the image, and above it the state disk or memory. Existing mounts stay.
-pub fn mount_root(on_disk: bool, image: &Digest) -> Result<(), StageError> {
+pub(crate) fn mount_root(on_disk: bool, image: &Digest) -> Result<(), StageError> {
     let _ = umount2(&Path::new(IMAGE).join("dev"), MntFlags::MNT_DETACH);
     if !is_mount_point(Path::new(NEW_ROOT)) {
         mount_overlay(on_disk, image)?;
@@ -153,7 +153,7 @@ fn bind_kept(below: &Path) -> Result<(), StageError> {
 }
 
 /// Writes the host's name and, unless the image manages it (a link), resolv.conf.
-pub fn write_identity(machine: &MachineName, resolv_conf: &str) -> Result<(), StageError> {
+pub(crate) fn write_identity(machine: &MachineName, resolv_conf: &str) -> Result<(), StageError> {
     nix::unistd::sethostname(machine.as_str()).map_err(StageError::system("set", "the host name"))?;
     let etc = Path::new(NEW_ROOT).join("etc");
     let write = |name: &str, text: &str| {

@@ -91,7 +91,7 @@ const NEW_ADDRESS_AFTER: u32 = 4;
 
 /// Decides the reaction to the failure of `step`, which has failed `failures` times in a row (1 for the
 /// first). `random` is at least 0 and less than 1.
-pub fn plan_retry(step: Step, failures: u32, random: f64) -> Retry {
+pub(crate) fn plan_retry(step: Step, failures: u32, random: f64) -> Retry {
     let again = match step {
         Step::FetchRoot if failures.is_multiple_of(NEW_ADDRESS_AFTER) => Step::GetAddress,
         // Drivers may need their time, or the first pass may have met a device that was not there yet.

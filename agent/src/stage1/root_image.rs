@@ -22,7 +22,7 @@ const CHUNK_BYTES: usize = 256 * 1024;
 
 /// An image on its way, kept over failures.
 #[derive(Debug)]
-pub struct Partial {
+pub(crate) struct Partial {
     path: PathBuf,
     file: File,
     hash: Sha256,
@@ -30,7 +30,7 @@ pub struct Partial {
 }
 
 /// Checks that the image fits: `available` is the kernel's estimate in bytes.
-pub fn check_memory(image: &RootFs, already: u64, available: u64) -> Result<(), StageError> {
+pub(crate) fn check_memory(image: &RootFs, already: u64, available: u64) -> Result<(), StageError> {
     let need = image.size.saturating_sub(already).saturating_add(HEADROOM_BYTES);
     if need > available {
         return Err(StageError::Memory { need: need >> 20, have: available >> 20 });
@@ -40,14 +40,14 @@ pub fn check_memory(image: &RootFs, already: u64, available: u64) -> Result<(), 
 
 impl Partial {
     /// Starts an empty file at `path`. An existing one is replaced.
-    pub fn begin(path: &Path) -> Result<Self, StageError> {
+    pub(crate) fn begin(path: &Path) -> Result<Self, StageError> {
         let made = File::options().read(true).write(true).create(true).truncate(true).open(path);
         let file = made.map_err(StageError::system("make", path.display()))?;
         Ok(Self { path: path.to_owned(), file, hash: Sha256::new(), done: 0 })
     }
 
     /// Returns the number of received bytes.
-    pub fn done(&self) -> u64 {
+    pub(crate) fn done(&self) -> u64 {
         self.done
     }
 
@@ -58,7 +58,7 @@ impl Partial {
 
     /// Fetches the rest with `get`, which requests the image from an offset. Returns an error when a
     /// connection breaks, and continues from there when it is called again. `say` reports each tenth.
-    pub fn fetch(
+    pub(crate) fn fetch(
         &mut self,
         image: &RootFs,
         get: impl FnOnce(u64) -> Result<Response, StageError>,
@@ -130,7 +130,7 @@ impl Partial {
     }
 
     /// Returns the verified image. Its name is removed, and its content stays as long as the file is open.
-    pub fn into_file(self) -> Result<File, StageError> {
+    pub(crate) fn into_file(self) -> Result<File, StageError> {
         let file = File::open(&self.path).map_err(StageError::system("open", self.path.display()))?;
         fs::remove_file(&self.path).map_err(StageError::system("remove the name of", self.path.display()))?;
         Ok(file)

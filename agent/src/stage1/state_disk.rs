@@ -66,7 +66,7 @@ pub trait Programs {
 
 /// Waits until the kernel has found the disk that the Machine selected. A rule waits until no more disks
 /// appear. `look` is called before each search.
-pub fn await_disk(selector: &DiskSelector, look: &mut dyn FnMut()) -> Result<Disk, StageError> {
+pub(crate) fn await_disk(selector: &DiskSelector, look: &mut dyn FnMut()) -> Result<Disk, StageError> {
     let start = Instant::now();
     let mut disks = observe_disks(Path::new("/"));
     let mut since = Instant::now();
@@ -499,13 +499,13 @@ fn while_busy<T>(mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 
 /// Runs programs in a root directory: this binary starts itself again, changes its root and becomes the program.
 #[derive(Debug)]
-pub struct RootPrograms {
+pub(crate) struct RootPrograms {
     /// The root image's mount point.
     pub root: PathBuf,
 }
 
 /// First argument that makes this binary become another program. The root and the program follow.
-pub const BECOME: &str = "become-program-in-root";
+pub(crate) const BECOME: &str = "become-program-in-root";
 
 impl Programs for RootPrograms {
     fn run(&self, program: &str, arguments: &[&str]) -> Result<(i32, String), StageError> {
@@ -523,7 +523,7 @@ impl Programs for RootPrograms {
 }
 
 /// Becomes another program: the other half of [`RootPrograms`]. It returns only after a failure.
-pub fn become_program(root: &Path, program: &str, arguments: &[String]) -> io::Error {
+pub(crate) fn become_program(root: &Path, program: &str, arguments: &[String]) -> io::Error {
     use std::os::unix::process::CommandExt;
     let changed = nix::unistd::chroot(root).and_then(|()| nix::unistd::chdir("/"));
     match changed {

@@ -17,7 +17,7 @@ use thiserror::Error;
 pub const LABEL: &str = "bedplate-state";
 
 /// Label until the marker is on the disk.
-pub const LABEL_NEW: &str = "bedplate-new";
+pub(crate) const LABEL_NEW: &str = "bedplate-new";
 
 /// File at the top of the state disk with its Machine.
 pub const MARKER: &str = ".bedplate-state.json";
@@ -31,14 +31,14 @@ pub const CLAIM_RECORD: &str = "bedplate/claim.json";
 /// Content of [`WIPE_REQUEST`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct RequestedWipe {
+pub(crate) struct RequestedWipe {
     /// Token of the wipe: UID of the claim that has ended.
     pub token: String,
 }
 
 /// Part of [`CLAIM_RECORD`] that stage-1 reads.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct RecordedClaim {
+pub(crate) struct RecordedClaim {
     /// Stage of the claim.
     pub stage: RecordedStage,
 }
@@ -46,7 +46,7 @@ pub struct RecordedClaim {
 /// Stage in [`CLAIM_RECORD`].
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "is")]
-pub enum RecordedStage {
+pub(crate) enum RecordedStage {
     /// Both slots are empty, and the wipe is due.
     Wiping {
         /// Token of the wipe.
@@ -92,7 +92,7 @@ pub enum Content {
 
 /// Decision about the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum StatePlan {
+pub(crate) enum StatePlan {
     /// Mount the existing file system.
     Use,
     /// Make a file system, then write this marker.
@@ -142,7 +142,7 @@ pub enum RefuseDiskError {
 /// Decides. A wipe token that the disk remembers for the same Machine has been used up, so that it cannot loop. `Once`
 /// stays in the Machine after it was used: what may be used-up state is refused. `release`: token of a wipe that is due at the release of a
 /// claim. It makes a disk whose wipe was interrupted, and no disk with state: it may be that of an earlier claim.
-pub fn plan_state_disk(
+pub(crate) fn plan_state_disk(
     machine: &MachineName,
     (wipe, release): (&WipeRequest, Option<&str>),
     content: &Content,
@@ -184,7 +184,7 @@ pub fn plan_state_disk(
 /// None: the disk is used as it is. A request without the record of this very wipe was left by an earlier claim.
 ///
 /// `Never` forbids the wipe. With `Once` the disk would be wiped again at the next boot, when it has the state of another claim.
-pub fn plan_requested_wipe(
+pub(crate) fn plan_requested_wipe(
     machine: &MachineName,
     wipe: &WipeRequest,
     requested: Option<&RequestedWipe>,

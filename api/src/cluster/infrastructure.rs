@@ -36,9 +36,9 @@ pub mod condition_type {
     /// The BedplateMachine has a host.
     pub const HOST_CLAIMED: &str = "HostClaimed";
     /// The host of the BedplateMachine has become a Node.
-    pub const BOOTSTRAP_SUCCEEDED: &str = "BootstrapSucceeded";
+    pub(crate) const BOOTSTRAP_SUCCEEDED: &str = "BootstrapSucceeded";
     /// The BedplateCluster has the endpoint of its control plane.
-    pub const ENDPOINT_AVAILABLE: &str = "EndpointAvailable";
+    pub(crate) const ENDPOINT_AVAILABLE: &str = "EndpointAvailable";
     /// The provider does not change the object.
     pub const PAUSED: &str = "Paused";
 }

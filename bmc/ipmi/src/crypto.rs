@@ -175,7 +175,7 @@ impl Exchange {
 
     /// RAKP message 2's code: the BMC knows the password.
     #[must_use]
-    pub fn managed_proof(&self, password: &Password) -> hmac::Tag {
+    pub(crate) fn managed_proof(&self, password: &Password) -> hmac::Tag {
         let (console, managed) = (self.console.to_le_bytes(), self.managed.to_le_bytes());
         let (user, password) = (self.user(), &password.0[..]);
         let parts = [&console[..], &managed, &self.console_random, &self.managed_random, &self.guid, &user];
@@ -184,7 +184,7 @@ impl Exchange {
 
     /// RAKP message 3's code: the console knows the password.
     #[must_use]
-    pub fn console_proof(&self, password: &Password) -> hmac::Tag {
+    pub(crate) fn console_proof(&self, password: &Password) -> hmac::Tag {
         let parts = [&self.managed_random[..], &self.console.to_le_bytes(), &self.user()];
         self.suite.hmac(&password.0[..], &parts)
     }
@@ -262,7 +262,7 @@ pub enum OpenPacketError {
 impl Keys {
     /// RAKP message 4's code: both sides have the same keys.
     #[must_use]
-    pub fn final_proof(&self, exchange: &Exchange) -> Vec<u8> {
+    pub(crate) fn final_proof(&self, exchange: &Exchange) -> Vec<u8> {
         let parts = [&exchange.console_random[..], &exchange.managed.to_le_bytes(), &exchange.guid];
         let tag = self.suite.hmac(self.sik.octets(), &parts);
         tag.as_ref().iter().copied().take(self.suite.code_length()).collect()
@@ -271,7 +271,7 @@ impl Keys {
     /// An IPMI packet (without RMCP header), encrypted and authenticated. `vector` is random and used once. `None` if the payload is too
     /// long for a packet.
     #[must_use]
-    pub fn seal(
+    pub(crate) fn seal(
         &self,
         kind: PayloadKind,
         session: u32,

@@ -89,7 +89,7 @@ impl Privilege {
 
     /// The privilege of a number; callback (1) and what vendors define are none.
     #[must_use]
-    pub fn from_number(number: u8) -> Option<Self> {
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
         match number {
             2 => Some(Self::User),
             3 => Some(Self::Operator),

@@ -33,7 +33,7 @@ struct Sent {
 }
 
 /// One end of a serial line.
-pub struct Sol {
+pub(crate) struct Sol {
     retry: Retry,
     /// Characters of a packet at most.
     most: usize,
@@ -53,7 +53,7 @@ pub struct Sol {
 impl Sol {
     /// A line to a BMC that takes payloads of `most` octets.
     #[must_use]
-    pub fn new(most: u16, retry: Retry) -> Self {
+    pub(crate) fn new(most: u16, retry: Retry) -> Self {
         let most = usize::from(most).saturating_sub(HEADER_OCTETS).clamp(1, 255);
         let (pending, payloads) = (VecDeque::new(), VecDeque::new());
         let (sent, rest, left) = (None, None, None);
@@ -62,32 +62,32 @@ impl Sol {
 
     /// Returns the number of characters that may be written now.
     #[must_use]
-    pub fn room(&self) -> usize {
+    pub(crate) fn room(&self) -> usize {
         MOST_PENDING.saturating_sub(self.pending.len())
     }
 
     /// Returns true if the line has ended: the BMC switched it off or does not acknowledge any more, or the writer
     /// was dropped and all is sent.
     #[must_use]
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.over || (self.left.is_some() && self.sent.is_none() && self.pending.is_empty())
     }
 
     /// Records that the writer was dropped. The rest is still sent, unless the BMC accepts none of it during all
     /// attempts of one packet.
-    pub fn leave(&mut self, now: Instant) {
+    pub(crate) fn leave(&mut self, now: Instant) {
         self.left = self.left.or_else(|| now.checked_add(self.retry.whole()));
     }
 
     /// Queues characters for the machine; those beyond [`Sol::room`] are dropped.
-    pub fn write(&mut self, characters: &[u8], now: Instant) {
+    pub(crate) fn write(&mut self, characters: &[u8], now: Instant) {
         let fits = characters.get(..self.room()).unwrap_or(characters);
         self.pending.extend(fits);
         self.go_on(now);
     }
 
     /// Takes a payload; gives the machine's characters in it that are new.
-    pub fn receive(&mut self, payload: &[u8], now: Instant) -> Vec<u8> {
+    pub(crate) fn receive(&mut self, payload: &[u8], now: Instant) -> Vec<u8> {
         let Some((&[number, acknowledged, accepted, status], data)) =
             payload.split_first_chunk::<HEADER_OCTETS>()
         else {
@@ -145,7 +145,7 @@ impl Sol {
     }
 
     /// Lets time pass: due at [`Sol::deadline`].
-    pub fn elapse(&mut self, now: Instant) {
+    pub(crate) fn elapse(&mut self, now: Instant) {
         if self.left.is_some_and(|left| now >= left) {
             self.over = true;
             return;
@@ -164,7 +164,7 @@ impl Sol {
 
     /// Time at which [`Sol::elapse`] is due. `None`: only received or written data changes the state.
     #[must_use]
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         let next = match &self.sent {
             _ if self.is_over() => return None,
             Some(sent) => Some(sent.until),
@@ -174,7 +174,7 @@ impl Sol {
     }
 
     /// The next payload to send.
-    pub fn transmit(&mut self) -> Option<Vec<u8>> {
+    pub(crate) fn transmit(&mut self) -> Option<Vec<u8>> {
         self.payloads.pop_front()
     }
 }

@@ -64,7 +64,7 @@ impl Settings {
 }
 
 /// A machine behind an IPMI 2.0 BMC.
-pub struct Lanplus {
+pub(crate) struct Lanplus {
     link: Link,
     deadlines: Deadlines,
     /// Machine's FRU, read once: it does not change while a machine runs.
@@ -77,7 +77,7 @@ pub struct Lanplus {
 
 impl Lanplus {
     /// A client; nothing is sent yet.
-    pub fn new(
+    pub(crate) fn new(
         checked: &Checked,
         credentials: Credentials,
         settings: Settings,

@@ -21,7 +21,7 @@ use crate::owner::{has_paused_annotation, is_control_plane};
 use crate::watch::{bare, in_scope};
 
 /// The queue of KubeadmConfigs.
-pub type Configs = Queue<KubeadmConfig, Kind>;
+pub(crate) type Configs = Queue<KubeadmConfig, Kind>;
 
 /// The ends of the stores that watches write to.
 #[derive(Default)]

@@ -14,23 +14,26 @@ use super::object::{OfCluster, controller, is_controlled_by};
 use super::reference::is_core_owner;
 
 /// Returns the sets that a Machine concerns: its controller. Without a controller: the sets of its cluster, because one of them may adopt it.
-pub fn sets_of_machine(machine: &Machine, stores: &Stores) -> Vec<ObjectRef<MachineSet>> {
+pub(crate) fn sets_of_machine(machine: &Machine, stores: &Stores) -> Vec<ObjectRef<MachineSet>> {
     by_controller(machine, "MachineSet", &stores.sets)
 }
 
 /// Returns the deployment that counts a Machine.
-pub fn deployment_of_machine(machine: &Machine) -> Option<ObjectRef<MachineDeployment>> {
+pub(crate) fn deployment_of_machine(machine: &Machine) -> Option<ObjectRef<MachineDeployment>> {
     let name = machine.labels().get(label::DEPLOYMENT_NAME)?;
     Some(ObjectRef::new(name).within(&machine.namespace().unwrap_or_default()))
 }
 
 /// Returns the deployments that a set concerns: its controller. Without a controller: the deployments of its cluster.
-pub fn deployments_of_set(set: &MachineSet, stores: &Stores) -> Vec<ObjectRef<MachineDeployment>> {
+pub(crate) fn deployments_of_set(set: &MachineSet, stores: &Stores) -> Vec<ObjectRef<MachineDeployment>> {
     by_controller(set, "MachineDeployment", &stores.deployments)
 }
 
 /// Returns the Machines of the sets that a deployment controls.
-pub fn machines_of_deployment(deployment: &MachineDeployment, stores: &Stores) -> Vec<ObjectRef<Machine>> {
+pub(crate) fn machines_of_deployment(
+    deployment: &MachineDeployment,
+    stores: &Stores,
+) -> Vec<ObjectRef<Machine>> {
     let sets = stores.sets.state();
     let uid = deployment.uid().unwrap_or_default();
     let own: Vec<&MachineSet> =
@@ -39,7 +42,7 @@ pub fn machines_of_deployment(deployment: &MachineDeployment, stores: &Stores) -
 }
 
 /// Returns the Machines that sets control.
-pub fn machines_of_sets(sets: &[&MachineSet], stores: &Stores) -> Vec<ObjectRef<Machine>> {
+pub(crate) fn machines_of_sets(sets: &[&MachineSet], stores: &Stores) -> Vec<ObjectRef<Machine>> {
     let uids: HashSet<&str> = sets.iter().filter_map(|set| set.metadata.uid.as_deref()).collect();
     if uids.is_empty() {
         return Vec::new();
@@ -51,12 +54,15 @@ pub fn machines_of_sets(sets: &[&MachineSet], stores: &Stores) -> Vec<ObjectRef<
 }
 
 /// Returns the health checks of the cluster of a Machine.
-pub fn checks_of_machine(machine: &Machine, stores: &Stores) -> Vec<ObjectRef<MachineHealthCheck>> {
+pub(crate) fn checks_of_machine(machine: &Machine, stores: &Stores) -> Vec<ObjectRef<MachineHealthCheck>> {
     of_cluster(&stores.checks, machine.namespace().as_deref(), &machine.spec.cluster_name)
 }
 
 /// Returns the health checks of the cluster of a health check.
-pub fn checks_of_check(check: &MachineHealthCheck, stores: &Stores) -> Vec<ObjectRef<MachineHealthCheck>> {
+pub(crate) fn checks_of_check(
+    check: &MachineHealthCheck,
+    stores: &Stores,
+) -> Vec<ObjectRef<MachineHealthCheck>> {
     of_cluster(&stores.checks, check.namespace().as_deref(), &check.spec.cluster_name)
 }
 
@@ -69,7 +75,7 @@ where
 }
 
 /// Returns the sets among the users of a kind.
-pub fn sets_of_users(users: &[User]) -> Vec<ObjectRef<MachineSet>> {
+pub(crate) fn sets_of_users(users: &[User]) -> Vec<ObjectRef<MachineSet>> {
     let sets = users.iter().filter(|user| user.kind == "MachineSet");
     sets.map(|user| ObjectRef::new(&user.name).within(user.namespace.as_deref().unwrap_or_default()))
         .collect()

@@ -59,7 +59,7 @@ pub fn of_cluster(act: &cluster::plan::Act) -> Option<Change> {
 }
 
 /// Returns the Event of a drain that takes long. `start`: start of the drain. It has no change of an object, so the caller remembers it.
-pub fn of_drain(
+pub(crate) fn of_drain(
     (reason, message): (MachineDeletingReason, &str),
     start: Option<Timestamp>,
     now: Timestamp,
@@ -70,7 +70,7 @@ pub fn of_drain(
 }
 
 /// Returns the Event of a change of the conditions of a MachineDeployment.
-pub fn of_rollout(before: &[Condition], after: &[Condition]) -> Option<Change> {
+pub(crate) fn of_rollout(before: &[Condition], after: &[Condition]) -> Option<Change> {
     let condition = changed(before, after, ROLLING_OUT)?;
     let event = match RollingOutReason::parse(&condition.reason)? {
         RollingOutReason::RollingOut => CoreEvent::RolloutStarted,
@@ -83,7 +83,7 @@ pub fn of_rollout(before: &[Condition], after: &[Condition]) -> Option<Change> {
 }
 
 /// Returns the Event of a change of the conditions of a Cluster.
-pub fn of_deletion(before: &[Condition], after: &[Condition]) -> Option<Change> {
+pub(crate) fn of_deletion(before: &[Condition], after: &[Condition]) -> Option<Change> {
     use ClusterDeletingReason as Reason;
     let condition = changed(before, after, DELETING)?;
     let event = match Reason::parse(&condition.reason)? {

@@ -123,7 +123,7 @@ where
 ///
 /// # Errors
 /// The API server did not answer one of the requests.
-pub async fn list_over<K>(
+pub(crate) async fn list_over<K>(
     client: &Client,
     namespace: &str,
     store: &Store<K>,

@@ -39,7 +39,7 @@ pub fn controller<K: Resource>(object: &K) -> Option<&OwnerReference> {
 }
 
 /// Returns true if the object with this UID controls the object.
-pub fn is_controlled_by<K: Resource>(object: &K, uid: &str) -> bool {
+pub(crate) fn is_controlled_by<K: Resource>(object: &K, uid: &str) -> bool {
     controller(object).is_some_and(|owner| owner.uid == uid)
 }
 
@@ -64,7 +64,7 @@ pub fn is_selected<K: Resource>(object: &K, selector: Option<&Selector>) -> bool
 }
 
 /// Returns true if the object has all these labels or annotations.
-pub fn has_all(present: &BTreeMap<String, String>, desired: &BTreeMap<String, String>) -> bool {
+pub(crate) fn has_all(present: &BTreeMap<String, String>, desired: &BTreeMap<String, String>) -> bool {
     desired.iter().all(|(key, value)| present.get(key) == Some(value))
 }
 
@@ -74,7 +74,7 @@ pub fn count(number: usize) -> i32 {
 }
 
 /// Returns a hash of bytes (FNV-1a). It is part of objects, so it must stay the same in every release.
-pub fn stable_hash(bytes: &[u8]) -> u64 {
+pub(crate) fn stable_hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })

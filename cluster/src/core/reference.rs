@@ -188,13 +188,13 @@ pub fn owners<'a, K: Resource>(object: &'a K, kind: &str) -> impl Iterator<Item 
 }
 
 /// Returns true if an owner reference names an object of a kind of Cluster API, in any version.
-pub fn is_core_owner(owner: &OwnerReference, kind: &str) -> bool {
+pub(crate) fn is_core_owner(owner: &OwnerReference, kind: &str) -> bool {
     let is_group = owner.api_version.split_once('/').is_some_and(|(group, _)| group == GROUP);
     is_group && owner.kind == kind
 }
 
 /// Returns true if the object of a kind of Cluster API with this UID owns the object.
-pub fn is_owned_by<K: Resource>(object: &K, kind: &str, uid: &str) -> bool {
+pub(crate) fn is_owned_by<K: Resource>(object: &K, kind: &str, uid: &str) -> bool {
     owners(object, kind).any(|owner| owner.uid == uid)
 }
 

@@ -85,7 +85,7 @@ pub fn up_to_date(machines: &[&Machine], now: Timestamp) -> (MachinesUpToDateRea
 }
 
 /// Returns the reason and the message of `Remediating`.
-pub fn remediating(machines: &[&Machine]) -> (RemediatingReason, String) {
+pub(crate) fn remediating(machines: &[&Machine]) -> (RemediatingReason, String) {
     let is_failed = |machine: &&Machine| is_false(machine.conditions(), HEALTH_CHECK_SUCCEEDED);
     let is_marked = |machine: &&Machine| is_false(machine.conditions(), OWNER_REMEDIATED);
     let failed: Vec<&Machine> = machines.iter().copied().filter(is_failed).collect();
@@ -103,7 +103,7 @@ pub fn remediating(machines: &[&Machine]) -> (RemediatingReason, String) {
 }
 
 /// Returns the reason and the message of `FieldsSupported`. `remedy`: next step for a user.
-pub fn fields_supported(object: &impl Unsupported, remedy: &str) -> (FieldsSupportedReason, String) {
+pub(crate) fn fields_supported(object: &impl Unsupported, remedy: &str) -> (FieldsSupportedReason, String) {
     let paths = object.unsupported();
     if paths.is_empty() {
         return (FieldsSupportedReason::FieldsSupported, String::new());
@@ -118,7 +118,7 @@ pub fn fields_supported(object: &impl Unsupported, remedy: &str) -> (FieldsSuppo
 }
 
 /// Sets `Paused` of an object of a Cluster, or of the Cluster itself. The message has the causes and the next steps.
-pub fn set_paused<K: Resource>(
+pub(crate) fn set_paused<K: Resource>(
     conditions: &mut impl AsMut<Vec<Condition>>,
     object: &K,
     cluster: Option<&Cluster>,

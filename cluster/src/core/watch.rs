@@ -222,7 +222,7 @@ fn cluster_of<K: Resource>(object: &K, name: &str) -> ObjectRef<Cluster> {
 }
 
 /// Queues objects.
-pub async fn put_all<K>(queue: &Queue<K, Kind>, objects: impl IntoIterator<Item = ObjectRef<K>>)
+pub(crate) async fn put_all<K>(queue: &Queue<K, Kind>, objects: impl IntoIterator<Item = ObjectRef<K>>)
 where
     K: Resource<DynamicType = ()>,
 {
@@ -233,7 +233,7 @@ where
 
 /// Queues the Clusters and Machines that a change of a named object, or of the state of a named kind, concerns. Sets follow the state of a
 /// kind only: a change of an object of a Machine does not concern them.
-pub async fn named_changed(
+pub(crate) async fn named_changed(
     change: Change<Referenced>,
     (named, stores, queues): (Watches<Referenced>, Stores, Queues),
 ) {

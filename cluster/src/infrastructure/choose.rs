@@ -79,7 +79,7 @@ pub struct Shortage(BTreeMap<Miss, usize>);
 impl Shortage {
     /// Adds eligible hosts that are reserved for earlier claimants.
     #[must_use]
-    pub fn with_wanted(mut self, hosts: usize) -> Self {
+    pub(crate) fn with_wanted(mut self, hosts: usize) -> Self {
         if hosts > 0 {
             self.0.insert(Miss::Wanted, hosts);
         }
@@ -87,7 +87,7 @@ impl Shortage {
     }
 
     /// Returns true if a host is left for a claimant whose turn is earlier.
-    pub fn has_wanted(&self) -> bool {
+    pub(crate) fn has_wanted(&self) -> bool {
         self.0.contains_key(&Miss::Wanted)
     }
 
@@ -159,19 +159,6 @@ impl Survey {
 /// Inserts an index into ordered ones.
 fn insert(all: &mut Vec<usize>, index: usize) {
     all.insert(all.partition_point(|other| *other < index), index);
-}
-
-/// Checks the hosts. Each comes with true if a MachineClaim has its name.
-pub fn survey<'a>(
-    request: &Request<'_>,
-    hosts: impl IntoIterator<Item = (&'a Machine, bool)>,
-    now: Timestamp,
-) -> Survey {
-    let mut survey = Survey::default();
-    for (index, (host, is_claimed)) in hosts.into_iter().enumerate() {
-        survey.add(index, check(request, host, is_claimed, now));
-    }
-    survey
 }
 
 /// Checks a host. `is_claimed`: true if a MachineClaim has its name.
@@ -247,7 +234,16 @@ mod tests {
 
     /// Checks hosts without claims.
     fn survey(request: &Request<'_>, hosts: &[Machine]) -> Survey {
-        super::survey(request, hosts.iter().map(|host| (host, false)), now())
+        survey_of(request, hosts.iter().map(|host| (host, false)))
+    }
+
+    /// Checks hosts. Each comes with true if a MachineClaim has its name.
+    fn survey_of<'a>(request: &Request<'_>, hosts: impl Iterator<Item = (&'a Machine, bool)>) -> Survey {
+        let mut survey = Survey::default();
+        for (index, (host, is_claimed)) in hosts.enumerate() {
+            survey.add(index, check(request, host, is_claimed, now()));
+        }
+        survey
     }
 
     fn now() -> Timestamp {
@@ -423,7 +419,7 @@ mod tests {
             host("d", &none, &json!({ "agent": { "features": ["claims"] } })),
         ];
         let claimed = hosts.iter().map(|host| (host, host.name_any().as_str() < "c"));
-        let shortage = super::survey(&request("u"), claimed, now()).shortage;
+        let shortage = survey_of(&request("u"), claimed).shortage;
         let expected = "none of 4 Machines that namespace team-a may claim is eligible: 1 have not reported for 15 minutes, or their clocks are ahead, \
                         2 are held by another claim or have a node, 1 are paused";
         assert_eq!(shortage.message("team-a"), expected);

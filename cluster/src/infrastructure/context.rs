@@ -58,12 +58,12 @@ pub struct Changes {
 
 impl Stores {
     /// Notes a change that decides which claimants wait, and for what. Called once the store shows it.
-    pub fn claimant_changed(&self) {
+    pub(crate) fn claimant_changed(&self) {
         self.changes.claimants.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Notes a change that decides which hosts may be claimed. Called once the store shows it.
-    pub fn host_changed(&self) {
+    pub(crate) fn host_changed(&self) {
         self.changes.hosts.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -133,7 +133,7 @@ impl World {
     ///
     /// # Errors
     /// [`WriteError`]
-    pub async fn live_host(&self, name: &str) -> Result<Option<Machine>, WriteError> {
+    pub(crate) async fn live_host(&self, name: &str) -> Result<Option<Machine>, WriteError> {
         let hosts: Api<Machine> = Api::all(self.client.clone());
         ask(&format!("Machine {name}"), object::get(&hosts, name)).await
     }
@@ -142,7 +142,10 @@ impl World {
     ///
     /// # Errors
     /// [`WriteError`]
-    pub async fn live_configuration(&self, name: &str) -> Result<Option<MachineConfiguration>, WriteError> {
+    pub(crate) async fn live_configuration(
+        &self,
+        name: &str,
+    ) -> Result<Option<MachineConfiguration>, WriteError> {
         let configurations: Api<MachineConfiguration> = Api::all(self.client.clone());
         ask(&format!("MachineConfiguration {name}"), object::get(&configurations, name)).await
     }
@@ -151,7 +154,7 @@ impl World {
     ///
     /// # Errors
     /// [`WriteError`]
-    pub async fn live_operation(&self, name: &str) -> Result<Option<MachineOperation>, WriteError> {
+    pub(crate) async fn live_operation(&self, name: &str) -> Result<Option<MachineOperation>, WriteError> {
         let operations: Api<MachineOperation> = Api::all(self.client.clone());
         ask(&format!("MachineOperation {name}"), object::get(&operations, name)).await
     }

@@ -333,7 +333,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::infrastructure::choose::{Request, survey};
+    use crate::infrastructure::choose::{Check, Request, check};
     use crate::metrics::Counters;
 
     fn host(power: &Value) -> Machine {
@@ -362,8 +362,7 @@ mod tests {
             needs_state_disk: false,
             release: bedplate_api::claim::ReleasePolicy::Empty,
         };
-        let chosen =
-            |host: Machine| !survey(&request, [(&host, false)], Timestamp::UNIX_EPOCH).eligible.is_empty();
+        let chosen = |host: Machine| check(&request, &host, false, Timestamp::UNIX_EPOCH) == Check::Eligible;
         assert!(chosen(host(&power("ClaimPending", "no claim"))));
         assert!(!chosen(host(&power("PoweredOffByOperation", ""))));
         let same = host(&power("ClaimPending", "another text"));

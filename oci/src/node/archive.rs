@@ -68,7 +68,7 @@ pub struct Member {
 
 /// Reads an archive member by member.
 #[derive(Debug)]
-pub struct Archive<R> {
+pub(crate) struct Archive<R> {
     source: R,
     /// Bytes of content that are not read yet.
     left: u64,
@@ -88,7 +88,7 @@ struct Extensions {
 
 impl<R: BufRead> Archive<R> {
     /// An archive from its beginning.
-    pub fn new(source: R) -> Self {
+    pub(crate) fn new(source: R) -> Self {
         Self { source, left: 0, padding: 0, position: 0, ended: false }
     }
 
@@ -97,7 +97,7 @@ impl<R: BufRead> Archive<R> {
     ///
     /// # Errors
     /// The archive is damaged, or the member is rejected.
-    pub fn next_member(&mut self) -> Result<Option<Member>, ReadArchiveError> {
+    pub(crate) fn next_member(&mut self) -> Result<Option<Member>, ReadArchiveError> {
         let mut extensions = Extensions::default();
         for count in 0..=MOST_EXTENSIONS {
             let Some(header) = self.header()? else {
@@ -130,7 +130,7 @@ impl<R: BufRead> Archive<R> {
     ///
     /// # Errors
     /// The archive ends before, or its source fails.
-    pub fn content(&mut self) -> Result<&[u8], ReadArchiveError> {
+    pub(crate) fn content(&mut self) -> Result<&[u8], ReadArchiveError> {
         if self.left == 0 {
             return Ok(&[]);
         }
@@ -143,7 +143,7 @@ impl<R: BufRead> Archive<R> {
     }
 
     /// Marks bytes of [`Archive::content`] as used.
-    pub fn consume(&mut self, length: usize) {
+    pub(crate) fn consume(&mut self, length: usize) {
         self.source.consume(length);
         self.left = self.left.saturating_sub(length as u64);
         self.position += length as u64;
@@ -153,7 +153,7 @@ impl<R: BufRead> Archive<R> {
     ///
     /// # Errors
     /// The source fails.
-    pub fn finish(mut self) -> Result<R, ReadArchiveError> {
+    pub(crate) fn finish(mut self) -> Result<R, ReadArchiveError> {
         loop {
             let length = self.source.fill_buf().map_err(ReadArchiveError::Read)?.len();
             if length == 0 {

@@ -15,10 +15,10 @@ pub struct MinRate {
 
 impl MinRate {
     /// 13 kB/s: less than any firmware on a boot network takes, for example blocks of 512 bytes with a round trip of 10 ms.
-    pub const DEFAULT: Self = Self { bytes: 128 << 10, within: Duration::from_secs(10) };
+    pub(crate) const DEFAULT: Self = Self { bytes: 128 << 10, within: Duration::from_secs(10) };
 
     /// Every answer that the client does not take immediately is too slow.
-    pub const IMMEDIATE: Self = Self { bytes: u64::MAX, within: Duration::ZERO };
+    pub(crate) const IMMEDIATE: Self = Self { bytes: u64::MAX, within: Duration::ZERO };
 }
 
 /// Start of a measurement.

@@ -31,10 +31,10 @@ use pool::Pool;
 /// Seconds for which an offered address is reserved for its client.
 const OFFER_SECONDS: u64 = 60;
 /// Seconds for which a pool address that a client found in use is not assigned.
-pub const DECLINED_SECONDS: u64 = 3600;
+pub(crate) const DECLINED_SECONDS: u64 = 3600;
 /// Seconds for which a declined fixed address is not assigned: short, since the Machine has no other address and one
 /// packet is weak evidence.
-pub const DECLINED_FIXED_SECONDS: u64 = 120;
+pub(crate) const DECLINED_FIXED_SECONDS: u64 = 120;
 
 /// Seconds since 1970-01-01T00:00:00Z.
 pub type Seconds = u64;
@@ -185,7 +185,7 @@ impl Table {
     }
 
     /// Returns true if the client may get the address: it is neither quarantined nor another client's.
-    pub fn is_open_to(&self, address: Ipv4Addr, holder: &Holder) -> bool {
+    pub(crate) fn is_open_to(&self, address: Ipv4Addr, holder: &Holder) -> bool {
         match self.leases.get(&address) {
             None => true,
             Some(lease) => match lease.state {
@@ -204,7 +204,7 @@ impl Table {
 
     /// Takes an address outside the reserve ([`Subnet::reserve`]) without scanning the reserve: it may be large, and
     /// refused clients ask again and again.
-    pub fn allocate_unreserved(
+    pub(crate) fn allocate_unreserved(
         &mut self,
         network: Ipv4Net,
         allowed: impl Fn(Ipv4Addr) -> bool,
@@ -306,7 +306,7 @@ impl Table {
     }
 
     /// The client found the address in use. `None` when it was not its.
-    pub fn decline(
+    pub(crate) fn decline(
         &mut self,
         address: Ipv4Addr,
         holder: &Holder,

@@ -65,7 +65,7 @@ pub enum Heard {
 
 /// Time after a DHCPDISCOVER in which the boot server port answers its client, seconds. Firmware asks there within seconds of
 /// the offer; the rest is for one that shows a menu before.
-pub const DISCOVERED_SECONDS: Seconds = 300;
+pub(crate) const DISCOVERED_SECONDS: Seconds = 300;
 
 /// Destination of an answer (RFC 2131, 4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

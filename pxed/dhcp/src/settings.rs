@@ -210,7 +210,7 @@ pub enum SettingsError {
 }
 
 /// The shortest lease that is given.
-pub const MIN_LEASE_SECONDS: u32 = 60;
+pub(crate) const MIN_LEASE_SECONDS: u32 = 60;
 
 /// Maximum number of addresses of one entry in a list of relays: a network of relays, not of clients.
 pub const MAX_RELAYS: u32 = 256;
@@ -250,7 +250,7 @@ impl Settings {
     }
 
     /// The subnet that holds this address.
-    pub fn subnet_of(&self, address: Ipv4Addr) -> Option<&Subnet> {
+    pub(crate) fn subnet_of(&self, address: Ipv4Addr) -> Option<&Subnet> {
         self.subnets.iter().find(|subnet| subnet.network.contains(&address))
     }
 }
@@ -290,7 +290,7 @@ impl Subnet {
     }
 
     /// Returns true if the address belongs to the pool.
-    pub fn pool_contains(&self, address: Ipv4Addr) -> bool {
+    pub(crate) fn pool_contains(&self, address: Ipv4Addr) -> bool {
         self.ranges.iter().any(|range| range.contains(address))
     }
 

@@ -69,7 +69,7 @@ impl MessageType {
     }
 
     /// The type with this value of option 53.
-    pub fn from_code(code: u8) -> Option<Self> {
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|t| t.code() == code)
     }
 

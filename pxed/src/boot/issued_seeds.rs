@@ -85,7 +85,7 @@ impl Taken {
     ///
     /// # Errors
     /// Another key used it.
-    pub fn check_key(&self, key: &Digest) -> Result<(), CheckTokenError> {
+    pub(crate) fn check_key(&self, key: &Digest) -> Result<(), CheckTokenError> {
         match &self.claim {
             Some(claim) if claim.key != *key => Err(CheckTokenError::Used),
             _ => Ok(()),
@@ -332,7 +332,7 @@ impl Seeds {
     ///
     /// # Errors
     /// Another token was faster, or its seed is gone.
-    pub fn win(&self, id: BootId) -> Result<Vec<Change>, CheckTokenError> {
+    pub(crate) fn win(&self, id: BootId) -> Result<Vec<Change>, CheckTokenError> {
         let mut kept = self.taken.lock();
         match kept.by_boot.get(&id) {
             None => Err(CheckTokenError::UnknownBoot),
@@ -414,7 +414,7 @@ fn deletion(id: BootId) -> Change {
 }
 
 /// SHA-256 of a text, as a digest.
-pub fn hash(text: &str) -> Digest {
+pub(crate) fn hash(text: &str) -> Digest {
     Digest::from_sha256(Sha256::digest(text.as_bytes()).into())
 }
 

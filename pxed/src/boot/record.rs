@@ -46,7 +46,7 @@ impl Owner {
     }
 
     /// Returns the name of the machine on its screen and in its seed.
-    pub fn display_name(&self) -> String {
+    pub(crate) fn display_name(&self) -> String {
         match self {
             Self::Machine { name, .. } => name.to_string(),
             Self::Unknown { mac } => format!("unknown-{}", mac.to_string().replace(':', "")),

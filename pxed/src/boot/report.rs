@@ -84,7 +84,7 @@ fn is_found_running(status: &MachineStatus) -> bool {
 }
 
 /// Reports that the key in force of a Machine was heard: its host runs, even if packets in its name claim otherwise.
-pub fn tell_heard(registry: &StatusRegistry, heard: &Heard, known: &KnownMachine, now: Timestamp) {
+pub(crate) fn tell_heard(registry: &StatusRegistry, heard: &Heard, known: &KnownMachine, now: Timestamp) {
     let refused = heard.last_refused(known).filter(|at| now.duration_since(*at) < REFUSAL_SHOWN);
     registry.update(&known.name, |status| apply_heard(status, refused.is_some(), now));
 }
@@ -234,7 +234,7 @@ fn apply_heard(status: &mut MachineStatus, refused: bool, now: Timestamp) {
 }
 
 /// Writes into a status that a new key waits. `is_up`: the key in force was heard since that key's boot began.
-pub fn apply_heard_elsewhere(status: &mut MachineStatus, is_up: bool, message: &str, now: Timestamp) {
+pub(crate) fn apply_heard_elsewhere(status: &mut MachineStatus, is_up: bool, message: &str, now: Timestamp) {
     set_condition(status, is_up, EnrolledReason::HeardElsewhere, message, None, now);
 }
 

@@ -6,7 +6,7 @@
 use bedplate_api::wire::Seed;
 
 /// The archive.
-pub fn archive(seed: &Seed) -> Vec<u8> {
+pub(crate) fn archive(seed: &Seed) -> Vec<u8> {
     // A seed is plain data with text keys: it always has a JSON form.
     let json = serde_json::to_vec(seed).unwrap_or_default();
     let mut archive = Vec::with_capacity(json.len() + 1024);

@@ -17,7 +17,7 @@ use super::timeline::{Starter, Timeline};
 const SHARD_COUNT: usize = 16;
 
 /// Maximum number of concurrent boots of one owner; see [`Track::drop_one`] for the order of removal.
-pub const MAX_BOOTS_PER_OWNER: usize = 8;
+pub(crate) const MAX_BOOTS_PER_OWNER: usize = 8;
 
 /// Owners in one shard, 65,536 together; the one that was silent longest is dropped.
 const MAX_OWNERS_PER_SHARD: usize = 4096;
@@ -45,7 +45,7 @@ impl Boot {
 
 /// State of one owner.
 #[derive(Debug)]
-pub struct Track {
+pub(crate) struct Track {
     /// The boots, oldest first.
     boots: VecDeque<Arc<Boot>>,
     /// Progress of the boot.
@@ -166,7 +166,7 @@ impl Table {
     }
 
     /// Puts back a timeline that was kept.
-    pub fn restore_timeline(&self, owner: Owner, timeline: Timeline) {
+    pub(crate) fn restore_timeline(&self, owner: Owner, timeline: Timeline) {
         let mut owners = self.shard(&self.owners, &owner);
         let track = owners
             .entry(owner)

@@ -188,7 +188,7 @@ impl Timeline {
     }
 
     /// Records that a seed of the attempt left pxed.
-    pub fn seed_left(&mut self, now: Timestamp) {
+    pub(crate) fn seed_left(&mut self, now: Timestamp) {
         self.progress = now;
         self.seed.get_or_insert(now);
     }

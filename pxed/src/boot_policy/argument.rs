@@ -34,7 +34,7 @@ pub fn too_long(arguments: &[String]) -> Option<String> {
 const MAX_BYTES: usize = 800;
 
 /// Converts a text for an `echo` of iPXE: one line of printable ASCII without characters that iPXE would interpret.
-pub fn screen_text(text: &str) -> String {
+pub(crate) fn screen_text(text: &str) -> String {
     text.chars()
         .take(240)
         .map(|c| match c {

@@ -22,7 +22,7 @@ pub enum Platform {
 
 impl Platform {
     /// Returns true for UEFI, where the kernel itself reads each `initrd=` by name.
-    pub const fn is_uefi(self) -> bool {
+    pub(crate) const fn is_uefi(self) -> bool {
         !matches!(self, Self::Bios)
     }
 }

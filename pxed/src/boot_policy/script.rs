@@ -59,7 +59,7 @@ const WAIT_HELD: u32 = 10;
 /// The script that boots. `arguments` have passed [`super::argument::problem`]; on BIOS the loader hands all
 /// initrds over as one, on UEFI the kernel opens each `initrd=` by name (the seed first: it is padded, so that what
 /// follows it starts at a multiple of four). An unknown platform is treated as UEFI: a BIOS kernel ignores the names.
-pub fn render_boot(frame: &Frame<'_>, platform: Option<Platform>, arguments: &[String]) -> String {
+pub(crate) fn render_boot(frame: &Frame<'_>, platform: Option<Platform>, arguments: &[String]) -> String {
     let base = frame.base();
     let mut command_line = String::new();
     if platform.is_none_or(Platform::is_uefi) {
@@ -104,7 +104,7 @@ pub fn render_boot(frame: &Frame<'_>, platform: Option<Platform>, arguments: &[S
 }
 
 /// The script that waits and asks for itself again.
-pub fn render_hold(frame: &Frame<'_>, reason: &str) -> String {
+pub(crate) fn render_hold(frame: &Frame<'_>, reason: &str) -> String {
     let mut script = head(frame);
     let _ = write!(
         script,

@@ -11,7 +11,7 @@ use crate::enroll::service::{Refused, refused};
 
 /// Refuses every request.
 #[derive(Debug, Clone, Copy)]
-pub struct AskApiServer;
+pub(crate) struct AskApiServer;
 
 #[async_trait]
 impl AgentPlane for AskApiServer {

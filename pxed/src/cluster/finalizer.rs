@@ -25,13 +25,13 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_CONFLICT_ATTEMPTS: usize = 3;
 
 /// Finalizers of the cluster's Machines.
-pub struct Finalizers {
+pub(crate) struct Finalizers {
     access: Access,
 }
 
 impl Finalizers {
     /// Creates the writer of finalizers. The client may be connected later.
-    pub fn new(access: Access) -> Self {
+    pub(crate) fn new(access: Access) -> Self {
         Self { access }
     }
 

@@ -42,7 +42,7 @@ const LEAVING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The cluster's operations; clones share what is known of them.
 #[derive(Clone)]
-pub struct ClusterOperations {
+pub(crate) struct ClusterOperations {
     access: Access,
     site: SiteName,
     seen: Arc<Lock<Seen>>,
@@ -89,12 +89,12 @@ struct Seen {
 
 impl ClusterOperations {
     /// Creates the set of operations of `site`. The client may be connected later.
-    pub fn new(access: Access, site: SiteName) -> Self {
+    pub(crate) fn new(access: Access, site: SiteName) -> Self {
         Self { access, site, seen: Arc::default() }
     }
 
     /// Watches until `shutdown`.
-    pub async fn run(
+    pub(crate) async fn run(
         self,
         updates: mpsc::Sender<OperationUpdate>,
         pulse: Pulse,

@@ -21,14 +21,14 @@ use crate::power::{CredentialsError, CredentialsSource, CredentialsVersion, Issu
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Secrets of the cluster.
-pub struct ClusterSecrets {
+pub(crate) struct ClusterSecrets {
     access: Access,
     namespaces: Vec<String>,
 }
 
 impl ClusterSecrets {
     /// Creates the reader of Secrets in these namespaces. The client may be connected later.
-    pub fn new(access: Access, namespaces: Vec<String>) -> Self {
+    pub(crate) fn new(access: Access, namespaces: Vec<String>) -> Self {
         Self { access, namespaces }
     }
 

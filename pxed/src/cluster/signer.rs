@@ -57,14 +57,14 @@ const NO_ANSWER: &str = "no answer in time";
 const LIFETIME_SECONDS: i32 = 90 * 86_400;
 
 /// The cluster. Its client may be connected later.
-pub struct ClusterSigner {
+pub(crate) struct ClusterSigner {
     access: Access,
     endpoint: Endpoint,
 }
 
 impl ClusterSigner {
     /// Makes the signer. `endpoint`: the API server for agents.
-    pub fn new(access: Access, endpoint: Endpoint) -> Self {
+    pub(crate) fn new(access: Access, endpoint: Endpoint) -> Self {
         Self { access, endpoint }
     }
 
@@ -72,7 +72,7 @@ impl ClusterSigner {
     ///
     /// # Errors
     /// The authority cannot be read, with the reason for a log.
-    pub async fn client_ca(&self) -> Result<String, String> {
+    pub(crate) async fn client_ca(&self) -> Result<String, String> {
         let maps: Api<ConfigMap> = Api::namespaced(connected(&self.access)?, "kube-system");
         let read = tokio::time::timeout(ANSWER_LIMIT, maps.get("extension-apiserver-authentication"));
         let map = read.await.map_err(|_| NO_ANSWER.to_owned())?.map_err(|e| chain(&e))?;

@@ -21,14 +21,14 @@ use crate::store::Store;
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Tokens in the statuses of the cluster's Machines. The row is for a Machine that was deleted and made again.
-pub struct ClusterTokens {
+pub(crate) struct ClusterTokens {
     access: Access,
     rows: Rows,
 }
 
 impl ClusterTokens {
     /// Creates the record of tokens. The client may be connected later.
-    pub fn new(access: Access, store: Store) -> Self {
+    pub(crate) fn new(access: Access, store: Store) -> Self {
         Self { access, rows: Rows(store) }
     }
 }

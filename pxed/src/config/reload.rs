@@ -14,7 +14,7 @@ pub struct Reload {
 }
 
 /// Compares the configuration in force with a new one.
-pub fn plan_reload(old: &Config, new: &Config) -> Reload {
+pub(crate) fn plan_reload(old: &Config, new: &Config) -> Reload {
     let mut config = new.clone();
     // Bound sockets and one-time objects are not changed.
     config.site.clone_from(&old.site);

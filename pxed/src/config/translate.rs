@@ -8,7 +8,7 @@ use bedplate_tftp::settings as tftp;
 use super::{Config, DhcpConfig, DhcpMode, SubnetConfig};
 
 /// The DHCP engine's settings; none when DHCP is off.
-pub fn dhcp_settings(config: &Config) -> Option<dhcp::Settings> {
+pub(crate) fn dhcp_settings(config: &Config) -> Option<dhcp::Settings> {
     let mode = match config.dhcp.mode {
         DhcpMode::Server => Mode::Server,
         DhcpMode::Proxy => Mode::Proxy,
@@ -45,7 +45,7 @@ fn translate_subnet(subnet: &SubnetConfig, dhcp: &DhcpConfig) -> Subnet {
 }
 
 /// The TFTP engine's settings; none when TFTP is off.
-pub fn tftp_settings(config: &Config) -> Option<tftp::Settings> {
+pub(crate) fn tftp_settings(config: &Config) -> Option<tftp::Settings> {
     let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
     let limits = Limits {
         sessions: count(config.tftp.max_sessions),
@@ -61,7 +61,7 @@ pub fn tftp_settings(config: &Config) -> Option<tftp::Settings> {
 }
 
 /// Returns the addresses at which BMCs may be.
-pub fn bmc_reach(config: &Config) -> Reach {
+pub(crate) fn bmc_reach(config: &Config) -> Reach {
     Reach { forbidden: config.bmc.forbidden_networks.clone(), allowed: config.bmc.allowed_networks.clone() }
 }
 

@@ -47,7 +47,7 @@ impl fmt::Display for HostPort {
 
 /// An absolute path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AbsolutePath(pub std::path::PathBuf);
+pub(crate) struct AbsolutePath(pub std::path::PathBuf);
 
 impl FromStr for AbsolutePath {
     type Err = ParseValueError;
@@ -63,7 +63,7 @@ impl FromStr for AbsolutePath {
 
 /// An IPv4 address, or an IPv4 network without host bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AddressOrNetwork(pub Ipv4Net);
+pub(crate) struct AddressOrNetwork(pub Ipv4Net);
 
 impl FromStr for AddressOrNetwork {
     type Err = ParseValueError;
@@ -79,7 +79,7 @@ impl FromStr for AddressOrNetwork {
 
 /// The name of a file without any directory, fit for a TFTP name and a URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileName(pub String);
+pub(crate) struct FileName(pub String);
 
 impl FromStr for FileName {
     type Err = ParseValueError;

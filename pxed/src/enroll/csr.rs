@@ -94,7 +94,7 @@ impl CertificateRequest {
     ///
     /// # Errors
     /// [`ReadRequestError::Subject`], [`ReadRequestError::Groups`].
-    pub fn check_subject(
+    pub(crate) fn check_subject(
         &self,
         (machine, uid): (&MachineName, &str),
         whole: bool,
@@ -121,7 +121,7 @@ pub(super) fn uids(subject: &X509Name<'_>) -> Vec<String> {
 }
 
 /// SHA-256 of a SubjectPublicKeyInfo (DER).
-pub fn key_digest(public_key: &[u8]) -> Digest {
+pub(crate) fn key_digest(public_key: &[u8]) -> Digest {
     Digest::from_sha256(Sha256::digest(public_key).into())
 }
 

@@ -31,7 +31,7 @@ pub enum Asked {
 }
 
 /// Remaining allowance of each host, by its key or its boot.
-pub type Paces = Allowances<(MachineName, Digest, Asked)>;
+pub(crate) type Paces = Allowances<(MachineName, Digest, Asked)>;
 
 impl Asked {
     /// Returns the kind of request of a path with a client certificate.

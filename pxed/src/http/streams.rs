@@ -10,7 +10,7 @@ use bedplate_process::lock::Lock;
 
 /// Maximum number of concurrent root image transfers to one boot: the current one, and one that broke off a moment
 /// ago unnoticed by this side.
-pub const PER_BOOT: usize = 2;
+pub(crate) const PER_BOOT: usize = 2;
 
 /// The places taken.
 #[derive(Debug, Default)]

@@ -7,7 +7,7 @@ use bedplate_oci::Reach;
 
 /// The networks of the configuration.
 #[derive(Debug)]
-pub struct MachineReach(pub bedplate_bmc::address::Reach);
+pub(crate) struct MachineReach(pub bedplate_bmc::address::Reach);
 
 impl Reach for MachineReach {
     fn check(&self, ip: IpAddr) -> Result<(), String> {

@@ -85,12 +85,12 @@ pub struct OtherManifests {
 
 impl OtherManifests {
     /// Nothing at all.
-    pub const NOTHING: Self = Self { operations: Vec::new(), configurations: Vec::new(), whole: true };
+    pub(crate) const NOTHING: Self = Self { operations: Vec::new(), configurations: Vec::new(), whole: true };
 }
 
 /// Receiver of the objects in manifests that are not Machines.
 #[async_trait]
-pub trait TakeManifests: Send + Sync {
+pub(crate) trait TakeManifests: Send + Sync {
     /// Follows a set. Returns what is wrong with it, one line each.
     async fn take(&self, others: OtherManifests) -> Vec<String>;
 }

@@ -22,7 +22,7 @@ use crate::netboot::state::Present;
 
 /// The owner's side of DHCP.
 #[derive(Clone)]
-pub struct BootClients {
+pub(crate) struct BootClients {
     /// The index.
     pub machines: Machines,
     /// The boots.
@@ -176,7 +176,7 @@ impl BootClients {
 
     /// Returns the boot decision for this client, for `bedplate explain <MAC address or name>`; `None` if it is
     /// unknown.
-    pub fn explain(&self, text: &str) -> Option<Explanation> {
+    pub(crate) fn explain(&self, text: &str) -> Option<Explanation> {
         let machines = self.machines.load();
         let state = self.present.as_ref();
         if let Ok(mac) = text.parse() {

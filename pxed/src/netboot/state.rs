@@ -44,7 +44,7 @@ impl Present {
     }
 
     /// The image of a Machine that names none.
-    pub fn default_image(&self) -> Option<String> {
+    pub(crate) fn default_image(&self) -> Option<String> {
         self.settings.load().default_image.clone()
     }
 }

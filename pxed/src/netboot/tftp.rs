@@ -18,7 +18,7 @@ use crate::netboot::loaders::Loaders;
 
 /// The owner's side of TFTP.
 #[derive(Clone)]
-pub struct LoaderFiles {
+pub(crate) struct LoaderFiles {
     /// The loaders.
     pub loaders: Arc<ArcSwap<Loaders>>,
     /// The boots.

@@ -1,6 +1,6 @@
 //! The way to one BMC: address, credentials, connection and limits.
 
-pub mod boot_mode;
+pub(crate) mod boot_mode;
 pub(crate) mod connection;
 pub mod credentials;
 pub mod destination;

@@ -104,14 +104,14 @@ impl Counters {
     }
 
     /// A BMC's breaker is in another state; `None`: the BMC is new, or gone.
-    pub fn breaker(&self, before: Option<Shown>, now: Option<Shown>) {
+    pub(crate) fn breaker(&self, before: Option<Shown>, now: Option<Shown>) {
         let level = |shown: Shown| self.breakers.get(shown as usize);
         before.and_then(level).into_iter().for_each(Level::down);
         now.and_then(level).into_iter().for_each(Level::up);
     }
 
     /// Breakers by state.
-    pub fn breakers(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+    pub(crate) fn breakers(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         Shown::ALL.iter().zip(&self.breakers).map(|(shown, level)| (shown.as_str(), level.now()))
     }
 }

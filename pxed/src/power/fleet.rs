@@ -6,4 +6,4 @@ pub(crate) mod duplicates;
 pub(crate) mod finalizers;
 pub(crate) mod grace_timers;
 mod leadership;
-pub mod supervisor;
+pub(crate) mod supervisor;

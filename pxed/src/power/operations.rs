@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::{Operation, OperationKey};
 
 /// Finished operations that are remembered; the oldest go first.
-pub const MOST_FINISHED: usize = 4096;
+pub(crate) const MOST_FINISHED: usize = 4096;
 
 /// Returns true if the operation is complete or failed.
 pub fn is_finished(operation: &MachineOperation) -> bool {

@@ -6,7 +6,7 @@
 //! Pure: no clock, no socket. Caller: `worker`, when no operation is in progress.
 
 pub mod attempts;
-pub mod breaker;
+pub(crate) mod breaker;
 pub mod claim;
 pub mod operation;
 pub mod parameters;
@@ -337,7 +337,7 @@ fn with_last_action(observed: &Observed<'_>, departure: &Departure) -> Departure
 }
 
 /// Action of a request to a machine that is deleted.
-pub fn departure_action(request: PowerRequest) -> PowerActionKind {
+pub(crate) fn departure_action(request: PowerRequest) -> PowerActionKind {
     match request {
         PowerRequest::GracefulOff => PowerActionKind::GracefulPowerOff,
         PowerRequest::On | PowerRequest::ForceOff | PowerRequest::Cycle | PowerRequest::Reset => {
@@ -347,12 +347,12 @@ pub fn departure_action(request: PowerRequest) -> PowerActionKind {
 }
 
 /// Message about a request to a machine that is deleted.
-pub fn departure_message(request: PowerRequest) -> String {
+pub(crate) fn departure_message(request: PowerRequest) -> String {
     format!("{request} by pxed because the Machine is deleted with deletionPolicy PowerOff")
 }
 
 /// Message about a request to a host that no claim holds.
-pub fn idle_message(request: PowerRequest) -> String {
+pub(crate) fn idle_message(request: PowerRequest) -> String {
     format!("{request} by pxed because no claim holds the host (powerPolicy OnClaim)")
 }
 
@@ -406,13 +406,13 @@ fn has_stayed_up(observed: &Observed<'_>) -> bool {
 }
 
 /// Returns the last action of the status.
-pub fn last_act(power: &PowerStatus) -> Option<LastAct> {
+pub(crate) fn last_act(power: &PowerStatus) -> Option<LastAct> {
     let action = power.last_action.as_ref()?;
     Some(LastAct { leaves_on: leaves_on(action), at: action.time.0 })
 }
 
 /// Returns the start of the latest boot, if it has come to this stage and its seed was taken.
-pub fn boot_that_came_to(status: &MachineStatus, least: Stage) -> Option<Timestamp> {
+pub(crate) fn boot_that_came_to(status: &MachineStatus, least: Stage) -> Option<Timestamp> {
     let boot = status.boot.as_ref()?;
     // A report of the user space is not authenticated; who took the seed has read the boot's URLs.
     let up = boot.seed_time.is_some() && boot.stage.is_some_and(|stage| stage >= least);

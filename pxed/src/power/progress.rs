@@ -132,7 +132,7 @@ impl ShutDown {
     }
 
     /// Returns true if `other` was started later.
-    pub fn is_before(&self, other: &Self) -> bool {
+    pub(crate) fn is_before(&self, other: &Self) -> bool {
         self.started <= other.started
     }
 
@@ -156,7 +156,7 @@ pub fn is_finished(status: Option<&MachineOperationStatus>) -> bool {
 }
 
 /// Returns true if a request of the operation may have been sent.
-pub fn has_step(status: Option<&MachineOperationStatus>) -> bool {
+pub(crate) fn has_step(status: Option<&MachineOperationStatus>) -> bool {
     status.is_some_and(|status| status.step.is_some())
 }
 
@@ -182,7 +182,7 @@ pub fn taken(
 }
 
 /// In a step from now on.
-pub fn with_step(
+pub(crate) fn with_step(
     before: Option<&MachineOperationStatus>,
     step: StepName,
     now: Timestamp,

@@ -24,12 +24,12 @@ const MAX_OBSERVED_AGE: SignedDuration = SignedDuration::from_mins(5);
 const MAX_MESSAGE_LENGTH: usize = 1024;
 
 /// Message of a departing machine whose power state is unknown.
-pub const DEPARTURE_AWAITED: &str = "the Machine is deleted with deletionPolicy PowerOff, and its BMC does \
+pub(crate) const DEPARTURE_AWAITED: &str = "the Machine is deleted with deletionPolicy PowerOff, and its BMC does \
                                      not report whether it is off; repair the BMC, or set deletionPolicy to \
                                      Retain to delete it without powering it off";
 
 /// Message of a departing machine that is paused.
-pub const DEPARTURE_PAUSED: &str = "the Machine is deleted with deletionPolicy PowerOff, and it is paused; \
+pub(crate) const DEPARTURE_PAUSED: &str = "the Machine is deleted with deletionPolicy PowerOff, and it is paused; \
                                     unpause it to power it off, or set deletionPolicy to Retain to delete it \
                                     without powering it off";
 
@@ -69,7 +69,7 @@ pub fn switched(status: &mut MachineStatus, now: Timestamp) {
 
 /// Records the result of the newest finished operation if its executor was killed before it stored the result. A
 /// Machine whose power was never observed is new, so no operation was for it.
-pub fn recalled(status: &mut MachineStatus, ended: &Ended) {
+pub(crate) fn recalled(status: &mut MachineStatus, ended: &Ended) {
     let Some(power) = &status.power else { return };
     let is_recorded = power.last_action.as_ref().is_some_and(|last| {
         let same = last.action == ended.kind.action() && ended.began.is_none_or(|began| last.time.0 >= began);
@@ -91,13 +91,13 @@ pub fn shut_down(status: &mut MachineStatus, message: &str, since: Timestamp) {
 }
 
 /// Records that a token is used: the machine is switched off, to be switched on from the network.
-pub fn taken_over(status: &mut MachineStatus, token: &str, now: Timestamp) {
+pub(crate) fn taken_over(status: &mut MachineStatus, token: &str, now: Timestamp) {
     power(status).takeover_token = Some(token.to_owned());
     acted(status, PowerActionKind::Takeover, "power cycle allowed by spec.pxe.takeover", now);
 }
 
 /// Records why a takeover did not switch the machine off.
-pub fn takeover_failed(status: &mut MachineStatus, why: &str) {
+pub(crate) fn takeover_failed(status: &mut MachineStatus, why: &str) {
     if let Some(last) = status.power.as_mut().and_then(|power| power.last_action.as_mut()) {
         last.message =
             Some(format!("the power cycle failed: {why}").chars().take(MAX_MESSAGE_LENGTH).collect());
@@ -105,7 +105,7 @@ pub fn takeover_failed(status: &mut MachineStatus, why: &str) {
 }
 
 /// An attempt of pxed's own to switch it on.
-pub fn attempted(status: &mut MachineStatus, attempt: i32, next: Timestamp) {
+pub(crate) fn attempted(status: &mut MachineStatus, attempt: i32, next: Timestamp) {
     let power = power(status);
     power.attempts = Some(attempt);
     power.next_attempt_time = (attempt < MOST_POWER_ON_ATTEMPTS).then_some(Time(next));
@@ -173,7 +173,7 @@ pub fn identified(status: &mut MachineStatus, identity: &Identity, mut quirks: V
 }
 
 /// Records condition PoweredOn of a plan. Returns true if the attempts have just been exhausted.
-pub fn record_powered_on(
+pub(crate) fn record_powered_on(
     status: &mut MachineStatus,
     plan: &Plan,
     state: Option<PowerState>,
@@ -193,7 +193,7 @@ pub fn observed_generation(status: &mut MachineStatus, generation: Option<i64>) 
 }
 
 /// Records a deleted Machine that is paused: its power is not changed.
-pub fn departure_paused(
+pub(crate) fn departure_paused(
     status: &mut MachineStatus,
     state: Option<PowerState>,
     generation: Option<i64>,

@@ -54,7 +54,7 @@ use crate::store::StoreError;
 
 /// Error of opening the boot path.
 #[derive(Debug, Error)]
-pub enum OpenBootPathError {
+pub(crate) enum OpenBootPathError {
     /// The image cache.
     #[error("cannot open the image cache {path}")]
     Images {
@@ -74,7 +74,7 @@ pub enum OpenBootPathError {
 
 /// The boot path; clones share it.
 #[derive(Clone)]
-pub struct BootPath {
+pub(crate) struct BootPath {
     site: Site,
     present: Arc<Present>,
     heard: Heard,
@@ -95,7 +95,7 @@ impl BootPath {
     ///
     /// # Errors
     /// [`OpenBootPathError`].
-    pub fn open(
+    pub(crate) fn open(
         config: &Config,
         site: Site,
         configurations: Arc<Configurations>,
@@ -139,7 +139,7 @@ impl BootPath {
     }
 
     /// Takes over a changed configuration: images, loaders, default and discovery image. Blocking: reads loaders.
-    pub fn configure(&self, config: &Config) {
+    pub(crate) fn configure(&self, config: &Config) {
         self.images.configure(config);
         self.loaders.store(Arc::new(Loaders::load(&config.loaders)));
         self.present.configure(config);
@@ -153,7 +153,7 @@ impl BootPath {
     }
 
     /// Returns the callbacks of the DHCP engine.
-    pub fn clients(&self) -> BootClients {
+    pub(crate) fn clients(&self) -> BootClients {
         let discovered = self.site.discovered.clone();
         BootClients {
             machines: self.site.machines.clone(),
@@ -165,42 +165,42 @@ impl BootPath {
     }
 
     /// Returns the leases that a boot's script and seed need. The caller sets them when the DHCP engine runs.
-    pub fn leases(&self) -> &Leases {
+    pub(crate) fn leases(&self) -> &Leases {
         &self.counters.leases
     }
 
     /// Returns the files of the TFTP engine.
-    pub fn files(&self) -> LoaderFiles {
+    pub(crate) fn files(&self) -> LoaderFiles {
         LoaderFiles { loaders: self.loaders.clone(), boots: self.boots.clone() }
     }
 
     /// The images, for readiness.
-    pub fn images(&self) -> &Images {
+    pub(crate) fn images(&self) -> &Images {
         &self.images
     }
 
     /// The loaders, for readiness.
-    pub fn loaders(&self) -> Arc<Loaders> {
+    pub(crate) fn loaders(&self) -> Arc<Loaders> {
         self.loaders.load_full()
     }
 
     /// The policy's state, for readiness.
-    pub fn present(&self) -> &Arc<Present> {
+    pub(crate) fn present(&self) -> &Arc<Present> {
         &self.present
     }
 
     /// The boots.
-    pub fn boots(&self) -> &Boots {
+    pub(crate) fn boots(&self) -> &Boots {
         &self.boots
     }
 
     /// Explains the current boot decision for a machine; `None` if there is no such name.
-    pub fn explain(&self, subject: &str) -> Option<Explanation> {
+    pub(crate) fn explain(&self, subject: &str) -> Option<Explanation> {
         self.clients().explain(subject)
     }
 
     /// The routes of the plain listener.
-    pub fn routes(&self) -> Routes {
+    pub(crate) fn routes(&self) -> Routes {
         Routes {
             machines: self.site.machines.clone(),
             boots: self.boots.clone(),
@@ -220,7 +220,7 @@ impl BootPath {
     }
 
     /// Permissions for another key.
-    pub fn permissions(&self) -> Permissions {
+    pub(crate) fn permissions(&self) -> Permissions {
         Permissions {
             machines: self.site.machines.clone(),
             store: self.site.store.clone(),
@@ -229,7 +229,7 @@ impl BootPath {
     }
 
     /// Tokens for hosts that do not netboot.
-    pub fn tokens(&self) -> Tokens {
+    pub(crate) fn tokens(&self) -> Tokens {
         Tokens {
             machines: self.site.machines.clone(),
             boots: self.boots.clone(),
@@ -240,12 +240,12 @@ impl BootPath {
     }
 
     /// Returns the counters.
-    pub fn counters(&self) -> &Counters {
+    pub(crate) fn counters(&self) -> &Counters {
         &self.counters
     }
 
     /// Adds the tasks. `plane`: the signer of agents' certificates and the agent API.
-    pub fn run(
+    pub(crate) fn run(
         &self,
         http: TcpListener,
         https: TcpListener,

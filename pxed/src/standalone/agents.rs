@@ -37,7 +37,7 @@ use crate::standalone::versions::{NodeChoice, Selection, State};
 use crate::status::StatusRegistry;
 
 /// Answers agents.
-pub struct LocalAgents {
+pub(crate) struct LocalAgents {
     /// The index of Machines.
     pub machines: Machines,
     /// The statuses.

@@ -20,7 +20,7 @@ const MAX_CONCURRENT_READS: usize = 4;
 
 /// The files.
 #[derive(Debug, Clone)]
-pub struct SecretFiles {
+pub(crate) struct SecretFiles {
     directory: PathBuf,
     namespaces: Vec<String>,
     /// After a start thousands are read concurrently: a thread for each would take hundreds of stacks.
@@ -40,7 +40,7 @@ impl CredentialsSource for SecretFiles {
 
 impl SecretFiles {
     /// Makes the reader of files below `directory`, of these namespaces.
-    pub fn new(directory: PathBuf, namespaces: Vec<String>) -> Self {
+    pub(crate) fn new(directory: PathBuf, namespaces: Vec<String>) -> Self {
         Self { directory, namespaces, turns: Arc::new(Semaphore::new(MAX_CONCURRENT_READS)) }
     }
 

@@ -7,13 +7,13 @@ use crate::power::Holding;
 use crate::store::{Store, Table};
 
 /// The rows.
-pub struct StoredDepartures {
+pub(crate) struct StoredDepartures {
     store: Store,
 }
 
 impl StoredDepartures {
     /// Uses the rows of this store.
-    pub fn new(store: Store) -> Self {
+    pub(crate) fn new(store: Store) -> Self {
         Self { store }
     }
 }

@@ -29,14 +29,14 @@ const OTHER_KIND: &str = "Opaque";
 
 /// The directory; clones share it.
 #[derive(Debug, Clone)]
-pub struct NodeSecrets {
+pub(crate) struct NodeSecrets {
     directory: PathBuf,
     turns: Arc<Semaphore>,
 }
 
 /// Error of reading a Secret. Contains no part of the Secret.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum ReadSecretError {
+pub(crate) enum ReadSecretError {
     /// No key of it is there.
     #[error("{0} is missing; create it with mode 0600, owned by root or by pxed's own user")]
     Missing(String),
@@ -46,7 +46,7 @@ pub enum ReadSecretError {
 }
 
 /// The keys of a Secret that a template names; none: it does not name the Secret.
-pub fn named_keys(template: &Template, secret: &SecretRequest) -> BTreeSet<String> {
+pub(crate) fn named_keys(template: &Template, secret: &SecretRequest) -> BTreeSet<String> {
     let pull = template.image.pull_secret_ref.iter();
     let pull = pull.map(|named| (&named.namespace, &named.name, PULL_KEY));
     let files = template.files.iter().filter_map(|file| file.content_from.as_ref());
@@ -59,7 +59,7 @@ pub fn named_keys(template: &Template, secret: &SecretRequest) -> BTreeSet<Strin
 
 impl NodeSecrets {
     /// Creates a reader for the Secrets below `directory`.
-    pub fn new(directory: PathBuf) -> Self {
+    pub(crate) fn new(directory: PathBuf) -> Self {
         Self { directory, turns: Arc::new(Semaphore::new(AT_ONCE)) }
     }
 
@@ -67,7 +67,7 @@ impl NodeSecrets {
     ///
     /// # Errors
     /// All keys are missing, or one is unusable.
-    pub async fn read(
+    pub(crate) async fn read(
         &self,
         secret: SecretRequest,
         keys: BTreeSet<String>,

@@ -45,7 +45,7 @@ const GONE: &[u8] = b"\0gone/";
 
 /// The operations; clones share them.
 #[derive(Clone)]
-pub struct LocalOperations {
+pub(crate) struct LocalOperations {
     inner: Arc<Inner>,
 }
 
@@ -85,7 +85,7 @@ impl LocalOperations {
     ///
     /// # Errors
     /// The store cannot be read.
-    pub fn open(
+    pub(crate) fn open(
         store: Store,
         machines: Machines,
         statuses: StatusRegistry,
@@ -104,12 +104,12 @@ impl LocalOperations {
     }
 
     /// Returns true if a damaged store was moved aside at some time.
-    pub fn was_lost(&self) -> bool {
+    pub(crate) fn was_lost(&self) -> bool {
         self.lock().lost
     }
 
     /// Follows the set of manifests; gives what is wrong with it. `whole`: none is missing, so that what is not in it is gone.
-    pub async fn take(&self, manifests: Vec<SourcedOperation>, whole: bool) -> Vec<String> {
+    pub(crate) async fn take(&self, manifests: Vec<SourcedOperation>, whole: bool) -> Vec<String> {
         self.lock().manifests = Some((manifests, whole));
         let problems = self.settle().await;
         self.inner.went_on.notify_one();

@@ -17,7 +17,7 @@ use crate::enroll::signer::{KeyRecord, SignError, Signed, Signer};
 const CERTIFICATE_LIFETIME: Duration = Duration::from_secs(90 * 86_400);
 
 /// pxed's own authority.
-pub struct LocalSigner {
+pub(crate) struct LocalSigner {
     /// The authority.
     pub authority: Arc<Authority>,
 }

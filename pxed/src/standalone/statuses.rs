@@ -9,7 +9,7 @@ use crate::status::{Kept, StatusSink};
 
 /// The sink that writes nothing.
 #[derive(Debug, Clone, Copy)]
-pub struct StoreOnly;
+pub(crate) struct StoreOnly;
 
 #[async_trait]
 impl StatusSink for StoreOnly {

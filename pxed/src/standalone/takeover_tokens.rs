@@ -12,7 +12,7 @@ use crate::power::machine::takeover::{Rows, Tokens, set};
 use crate::store::Store;
 
 /// Tokens in pxed's own store.
-pub struct StoreTokens {
+pub(crate) struct StoreTokens {
     rows: Rows,
     /// Machines that were seen after a loss of used tokens; `None`: none were lost.
     met: Option<Lock<HashSet<MachineName>>>,
@@ -20,7 +20,7 @@ pub struct StoreTokens {
 
 impl StoreTokens {
     /// Makes the store of tokens. `lost`: a damaged store was moved aside at some time.
-    pub fn new(store: Store, lost: bool) -> Self {
+    pub(crate) fn new(store: Store, lost: bool) -> Self {
         Self { rows: Rows(store), met: lost.then(Lock::default) }
     }
 

@@ -23,7 +23,7 @@ pub fn booted(status: &MachineStatus) -> Option<&Condition> {
 }
 
 /// Returns the message for a Machine whose addresses other Machines claim; `None` if there are none.
-pub fn contested_message(contested: &[(MacAddress, Vec<MachineName>)]) -> Option<String> {
+pub(crate) fn contested_message(contested: &[(MacAddress, Vec<MachineName>)]) -> Option<String> {
     if contested.is_empty() {
         return None;
     }
@@ -35,7 +35,7 @@ pub fn contested_message(contested: &[(MacAddress, Vec<MachineName>)]) -> Option
 }
 
 /// Sets `Booted` False while addresses are contested, and takes that back when they no longer are.
-pub fn apply_contested(status: &mut MachineStatus, message: Option<&str>, now: Timestamp) {
+pub(crate) fn apply_contested(status: &mut MachineStatus, message: Option<&str>, now: Timestamp) {
     if let Some(message) = message {
         set_condition(status, false, BootedReason::DuplicateMacAddress, message, None, now);
     } else if booted(status).is_some_and(|c| c.reason == BootedReason::DuplicateMacAddress) {

@@ -127,7 +127,7 @@ pub fn owned(machine: &Machine, status: &MachineStatus) -> MachineStatus {
 }
 
 /// Puts pxed's fields of this Machine into `status`; its power only if `power`.
-pub fn put_owned(machine: &Machine, status: &mut MachineStatus, own: &MachineStatus, power: bool) {
+pub(crate) fn put_owned(machine: &Machine, status: &mut MachineStatus, own: &MachineStatus, power: bool) {
     if machine.spec.provider == PROVIDER_PXE {
         Part::Boot.put(status, own);
     } else {
@@ -150,7 +150,7 @@ fn drives(machine: &Machine, status: &MachineStatus) -> bool {
 
 /// Removes the reports about a BMC that the Machine no longer has. Of a machine that pxed powers on by itself, the last action and the used token stay:
 /// they count if it has a BMC again (O7, H2).
-pub fn forget_bmc(machine: &Machine, status: &mut MachineStatus) {
+pub(crate) fn forget_bmc(machine: &Machine, status: &mut MachineStatus) {
     let power = status.power.take().filter(|_| machine.spec.provider == PROVIDER_PXE);
     Part::Power.put(status, &MachineStatus::default());
     status.hardware.take_if(|hardware| *hardware == Hardware::default());
@@ -169,7 +169,7 @@ pub fn forget_bmc(machine: &Machine, status: &mut MachineStatus) {
 ///
 /// # Errors
 /// The status cannot be written as JSON.
-pub fn apply_body(
+pub(crate) fn apply_body(
     name: &str,
     uid: &str,
     status: &MachineStatus,

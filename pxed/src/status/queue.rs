@@ -84,7 +84,7 @@ impl Queue {
     }
 
     /// Time at which the next one is due.
-    pub fn next_due(&self) -> Option<Instant> {
+    pub(crate) fn next_due(&self) -> Option<Instant> {
         self.due.first().map(|(due, _)| *due)
     }
 

@@ -22,7 +22,7 @@ use sha2::Digest as _;
 use super::project::Part;
 
 /// First stage by which a host chooses a pxed. Each pxed of a site reaches the stages before it.
-pub const CHOSEN: Stage = Stage::Acknowledged;
+pub(crate) const CHOSEN: Stage = Stage::Acknowledged;
 
 /// The part as the object had it when this pxed last wrote it or took it over.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -47,7 +47,7 @@ pub struct TakenOver {
 
 /// Action of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// The object has the status: write nothing.
     InSync,
     /// Write the status.
@@ -74,7 +74,7 @@ impl Base {
 
     /// Makes the base that was stored with this status.
     #[must_use]
-    pub fn stored_with(self, status: &MachineStatus) -> Self {
+    pub(crate) fn stored_with(self, status: &MachineStatus) -> Self {
         Self { boot: boot(status), ..self }
     }
 }
@@ -88,7 +88,7 @@ impl TakenOver {
 }
 
 /// Decides about a write of `own`. `base`: what this pxed knows of the object. `there`: the object's part.
-pub fn judge(own: &MachineStatus, base: &Base, there: &MachineStatus) -> Verdict {
+pub(crate) fn judge(own: &MachineStatus, base: &Base, there: &MachineStatus) -> Verdict {
     let (mine, theirs) = (Base::of(own), Base::of(there));
     if mine.part == theirs.part {
         return Verdict::InSync;

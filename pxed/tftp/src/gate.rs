@@ -11,7 +11,7 @@ use std::{
 };
 
 /// Maximum number of client addresses that have an allowance of their own.
-pub const MAX_CLIENTS: usize = 16_384;
+pub(crate) const MAX_CLIENTS: usize = 16_384;
 
 /// Allowance of all other addresses together, as a multiple of one client's.
 const SHARED_FACTOR: u32 = 20;

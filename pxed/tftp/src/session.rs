@@ -210,7 +210,7 @@ impl Session {
     }
 
     /// Ends the transfer because its client is silent.
-    pub fn time_out(&mut self) {
+    pub(crate) fn time_out(&mut self) {
         self.end(Outcome::TimedOut);
     }
 
@@ -327,17 +327,17 @@ impl Session {
     }
 
     /// Returns true if the client has answered.
-    pub fn has_progressed(&self) -> bool {
+    pub(crate) fn has_progressed(&self) -> bool {
         self.heard
     }
 
     /// Time of the last new ACK, or of the start. Repeated ACKs and other packets do not count.
-    pub fn progressed_at(&self) -> Instant {
+    pub(crate) fn progressed_at(&self) -> Instant {
         self.progressed_at
     }
 
     /// The smoothed round trip, once measured.
-    pub fn round_trip(&self) -> Option<Duration> {
+    pub(crate) fn round_trip(&self) -> Option<Duration> {
         self.round_trip
     }
 
@@ -363,7 +363,7 @@ fn fraction(time: Duration, divisor: u32) -> Duration {
 }
 
 /// The block number on the wire: 0 follows 65535.
-pub fn wire_number(block: u64) -> u16 {
+pub(crate) fn wire_number(block: u64) -> u16 {
     let [.., high, low] = block.to_be_bytes();
     u16::from_be_bytes([high, low])
 }

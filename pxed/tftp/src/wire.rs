@@ -6,16 +6,16 @@
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 /// Maximum size of an accepted request in bytes. RFC 2347 allows 512; some firmware exceeds it.
-pub const MAX_REQUEST: usize = 1024;
+pub(crate) const MAX_REQUEST: usize = 1024;
 
 /// Smallest and largest block size, in bytes (RFC 2348).
-pub const BLOCK_SIZES: std::ops::RangeInclusive<u16> = 8..=65464;
+pub(crate) const BLOCK_SIZES: std::ops::RangeInclusive<u16> = 8..=65464;
 
 /// Block size where none is agreed, in bytes (RFC 1350).
-pub const DEFAULT_BLOCK_SIZE: u16 = 512;
+pub(crate) const DEFAULT_BLOCK_SIZE: u16 = 512;
 
 /// Length of a DATA packet's header, in bytes.
-pub const DATA_HEADER: usize = 4;
+pub(crate) const DATA_HEADER: usize = 4;
 
 /// A TFTP error code (RFC 1350 appendix, RFC 2347).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

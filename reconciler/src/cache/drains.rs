@@ -74,7 +74,7 @@ fn uid(node: &Node) -> String {
 
 impl Memory {
     /// Returns a Node of the store with the writes that the store does not show yet.
-    pub fn as_written(&self, name: &str, node: Option<Arc<Node>>) -> Option<Arc<Node>> {
+    pub(crate) fn as_written(&self, name: &str, node: Option<Arc<Node>>) -> Option<Arc<Node>> {
         let mut all = self.written.lock();
         let (Some(written), Some(shown)) = (all.get(name), &node) else {
             all.remove(name);
@@ -145,7 +145,7 @@ impl Memory {
     }
 
     /// Forgets evictions that are due for a retry.
-    pub fn forget_expired(&self) {
+    pub(crate) fn forget_expired(&self) {
         let now = Instant::now();
         self.held.lock().retain(|_, (until, _)| now < *until);
     }
@@ -172,7 +172,7 @@ impl Memory {
 
     /// Returns true if the Nodes of the store were compared with those of the cluster since this controller
     /// became the leader.
-    pub fn is_sure(&self) -> bool {
+    pub(crate) fn is_sure(&self) -> bool {
         self.is_sure.load(Ordering::Acquire)
     }
 

@@ -141,17 +141,17 @@ impl Index {
     }
 
     /// Returns true if the index has the Machine.
-    pub fn machine_is_known(&self, name: &str) -> bool {
+    pub(crate) fn machine_is_known(&self, name: &str) -> bool {
         self.machines.contains_key(name)
     }
 
     /// Returns true if the index has the version.
-    pub fn version_is_known(&self, version: &MachineConfigurationVersion) -> bool {
+    pub(crate) fn version_is_known(&self, version: &MachineConfigurationVersion) -> bool {
         self.find(version.key()).is_some()
     }
 
     /// Returns true if the index has the configuration.
-    pub fn configuration_is_known(&self, name: &str) -> bool {
+    pub(crate) fn configuration_is_known(&self, name: &str) -> bool {
         self.configurations.contains_key(name)
     }
 
@@ -167,7 +167,7 @@ impl Index {
 
     /// Returns true if a Machine without a version may get one that is just being created. A condition
     /// written now would be outdated immediately.
-    pub fn needs_first_version(&self, machine: &Machine) -> bool {
+    pub(crate) fn needs_first_version(&self, machine: &Machine) -> bool {
         let is_made = |name: &str| {
             let configuration = self.configurations.get(name);
             configuration.is_some_and(|configuration| makes_versions(configuration))
@@ -197,7 +197,7 @@ impl Index {
 
 /// Returns true if a configuration's versions can be created: it is not being deleted, and no version was
 /// refused.
-pub fn makes_versions(configuration: &MachineConfiguration) -> bool {
+pub(crate) fn makes_versions(configuration: &MachineConfiguration) -> bool {
     configuration.metadata.deletion_timestamp.is_none() && !configuration.is_true(DEGRADED)
 }
 

@@ -64,7 +64,10 @@ pub struct Status {
 
 impl Status {
     /// Returns the Event of the rolling update and its note, if its state has changed.
-    pub fn newly_rolls(&self, configuration: &MachineConfiguration) -> Option<(ControllerEvent, &str)> {
+    pub(crate) fn newly_rolls(
+        &self,
+        configuration: &MachineConfiguration,
+    ) -> Option<(ControllerEvent, &str)> {
         let of = |conditions: &[Condition]| rollout_event(&condition(conditions, PROGRESSING)?.reason);
         let now = of(&self.conditions)?;
         let before = of(configuration.conditions());
@@ -77,7 +80,7 @@ impl Status {
     }
 
     /// Message if Machines block the deletion of the configuration, and did not before.
-    pub fn newly_held(&self, configuration: &MachineConfiguration) -> Option<&str> {
+    pub(crate) fn newly_held(&self, configuration: &MachineConfiguration) -> Option<&str> {
         let is_it = |c: &&Condition| c.reason == ProgressingReason::DeletionBlocked.as_str();
         let held = self.conditions.iter().find(is_it)?;
         let before = configuration.conditions().iter().find(is_it);
@@ -180,7 +183,7 @@ fn counted(version: &MachineConfigurationVersion, references: &References) -> Op
 
 impl Plan {
     /// Returns true if Machines wait for a Node, so that time alone can change the status.
-    pub fn nodes_pending(&self) -> bool {
+    pub(crate) fn nodes_pending(&self) -> bool {
         self.reckoned.nodes_pending
     }
 

@@ -50,7 +50,7 @@ pub struct Plan {
 
 impl Plan {
     /// Returns true if the version that a claim has selected is replaced or cleared.
-    pub fn ends_claim(&self, machine: &Machine) -> bool {
+    pub(crate) fn ends_claim(&self, machine: &Machine) -> bool {
         let before = machine.selected().filter(|before| before.source == SelectionSource::Claim);
         before.zip(self.status.as_ref()).is_some_and(|(before, after)| {
             !after.selected.as_ref().is_some_and(|after| after.is_same_choice(before))

@@ -93,7 +93,7 @@ pub async fn pods(world: &World, node: &str) -> Result<Vec<Pod>, WriteError> {
 ///
 /// # Errors
 /// The API server is unreachable.
-pub async fn evict_all(
+pub(crate) async fn evict_all(
     world: &World,
     (node, machine): (&Node, Option<&Machine>),
     pods: &[Pod],
@@ -206,7 +206,7 @@ pub async fn free(world: &World, node: &Node, failed: Option<&Failed>) -> Result
 ///
 /// # Errors
 /// [`WriteError`]
-pub async fn say_failed(world: &World, node: &Node, failed: &Failed) -> Result<(), WriteError> {
+pub(crate) async fn say_failed(world: &World, node: &Node, failed: &Failed) -> Result<(), WriteError> {
     annotate(world, node, &json!({ DRAIN_FAILED: json!(failed).to_string() })).await
 }
 
@@ -214,7 +214,7 @@ pub async fn say_failed(world: &World, node: &Node, failed: &Failed) -> Result<(
 ///
 /// # Errors
 /// [`WriteError`]
-pub async fn report_started(world: &World, node: &Node, now: Timestamp) -> Result<(), WriteError> {
+pub(crate) async fn report_started(world: &World, node: &Node, now: Timestamp) -> Result<(), WriteError> {
     annotate(world, node, &json!({ DRAIN_STARTED: begins(world, node, now) })).await
 }
 

@@ -470,7 +470,7 @@ fn unavailable(status: &MachineStatus, node: Option<&Node>) -> Option<&'static s
 impl Member {
     /// Returns true if a rolling update's cordon is no longer needed. The cordon of a Machine that is deleted
     /// with `deletionPolicy: Drain` is kept and changes its purpose.
-    pub fn is_held_in_vain(&self) -> bool {
+    pub(crate) fn is_held_in_vain(&self) -> bool {
         let held = self.hold.as_ref().is_some_and(|hold| matches!(hold.purpose, Purpose::Rollout(_)));
         held && !self.departs && !matches!(self.place, Place::Draining(_))
     }

@@ -95,7 +95,7 @@ impl Rollout {
     /// Returns true if the hosts that cannot fetch the version outnumber both `allowed` and the hosts that
     /// have it. The version is then at fault, not the hosts. No further host should lose the version in its
     /// other slot.
-    pub fn is_unfetched(&self, allowed: usize) -> bool {
+    pub(crate) fn is_unfetched(&self, allowed: usize) -> bool {
         let count = |is: fn(&Place) -> bool| self.members.iter().filter(|member| is(&member.place)).count();
         let got = |place: &Place| {
             matches!(place, Place::UpToDate | Place::Repaving | Place::Prepared(_) | Place::Draining(_))

@@ -32,7 +32,7 @@ use crate::node::claim_record::{ClaimRecord, ClaimStage, FailureCause, ProviderI
 const START_DELAY: SignedDuration = SignedDuration::from_secs(120);
 
 /// Decides.
-pub fn plan_claim(seen: &ClaimObserved) -> ClaimPlan {
+pub(crate) fn plan_claim(seen: &ClaimObserved) -> ClaimPlan {
     match &seen.record {
         Some(record) if record.stage != ClaimStage::Released => on_held(seen, record),
         released => on_free(seen, released.as_ref()),

@@ -34,7 +34,7 @@ pub const KCP_CLEANUP_HOOK: &str = "pre-terminate.delete.hook.machine.cluster.x-
 pub const CERTIFICATES_EXPIRY: &str = "machine.cluster.x-k8s.io/certificates-expiry";
 
 /// Prefix of annotations of in-place updates. Bedplate carries out none.
-pub const IN_PLACE_UPDATES_PREFIX: &str = "in-place-updates.internal.cluster.x-k8s.io/";
+pub(crate) const IN_PLACE_UPDATES_PREFIX: &str = "in-place-updates.internal.cluster.x-k8s.io/";
 
 /// Annotation of a MachineSet: `true` if it must not make Machines.
 pub const DISABLE_MACHINE_CREATE: &str = "cluster.x-k8s.io/disable-machine-create";
@@ -101,7 +101,7 @@ pub const ANNOTATIONS_FROM_MACHINE: &str = "cluster.x-k8s.io/annotations-from-ma
 pub const TAINTS_FROM_MACHINE: &str = "cluster.x-k8s.io/taints-from-machine";
 
 /// Returns true if an annotation belongs to Cluster API.
-pub fn is_of_cluster_api(key: &str) -> bool {
+pub(crate) fn is_of_cluster_api(key: &str) -> bool {
     let domain = key.split_once('/').map_or("", |(domain, _)| domain);
     domain == "cluster.x-k8s.io" || domain.ends_with(".cluster.x-k8s.io")
 }

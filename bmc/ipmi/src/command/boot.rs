@@ -74,7 +74,7 @@ pub struct BootFlags {
 
 /// Set System Boot Options, one parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SetBootOption {
+pub(crate) enum SetBootOption {
     /// Others must wait; refused by a BMC that is being written by another.
     Begin,
     /// Puts the written values in force. BMCs without "set in progress" refuse it.
@@ -95,7 +95,7 @@ pub enum SetBootOption {
 impl SetBootOption {
     /// Returns true if boot flags are set even if a BMC refuses this parameter.
     #[must_use]
-    pub fn is_optional(&self) -> bool {
+    pub(crate) fn is_optional(&self) -> bool {
         !matches!(self, Self::Flags { .. })
     }
 }
@@ -104,7 +104,7 @@ impl SetBootOption {
 /// parameter 3; if it cannot be read (`None`) it is not written, because its other bits would be lost.
 /// [`SetBootOption::End`] must be sent also after a failure.
 #[must_use]
-pub fn plan_next_boot(
+pub(crate) fn plan_next_boot(
     device: BootDevice,
     efi: bool,
     clearing: Option<ValidBitClearing>,
@@ -141,12 +141,12 @@ impl Command for SetBootOption {
 
 /// Bits of parameter 3: events after which a BMC keeps boot flags that it would clear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ValidBitClearing(u8);
+pub(crate) struct ValidBitClearing(u8);
 
 impl ValidBitClearing {
     /// Returns true if boot flags survive 60 seconds without a chassis control, and the push button.
     #[must_use]
-    pub fn keeps_flags(self) -> bool {
+    pub(crate) fn keeps_flags(self) -> bool {
         let both = KEEP_ON_PUSH_BUTTON | KEEP_AFTER_TIMEOUT;
         self.0 & both == both
     }
@@ -163,7 +163,7 @@ pub enum FlagsLast {
 
 /// Get System Boot Options, when boot flags are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GetValidBitClearing;
+pub(crate) struct GetValidBitClearing;
 
 impl Command for GetValidBitClearing {
     type Answer = ValidBitClearing;

@@ -11,7 +11,7 @@ const THIS_CHANNEL_2_0: u8 = 0x8e;
 
 /// Get Channel Authentication Capabilities, of the channel that it is asked over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GetChannelCapabilities {
+pub(crate) struct GetChannelCapabilities {
     /// The privilege for which it is asked, by number.
     pub privilege: u8,
 }
@@ -53,13 +53,13 @@ impl Command for GetChannelCapabilities {
 }
 
 /// Octets of a page of [`GetChannelSuites`] that is not the last.
-pub const SUITE_PAGE: usize = 16;
+pub(crate) const SUITE_PAGE: usize = 16;
 /// The highest number of a page.
-pub const MOST_SUITE_PAGES: u8 = 0x3f;
+pub(crate) const MOST_SUITE_PAGES: u8 = 0x3f;
 
 /// Get Channel Cipher Suites, one page of the list, of the channel that it is asked over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GetChannelSuites {
+pub(crate) struct GetChannelSuites {
     /// The page, from 0 to [`MOST_SUITE_PAGES`].
     pub index: u8,
 }
@@ -82,7 +82,7 @@ impl Command for GetChannelSuites {
 
 /// Returns the suite numbers in the records of all pages, in their order, without those of vendors.
 #[must_use]
-pub fn suite_numbers(records: &[u8]) -> Vec<u8> {
+pub(crate) fn suite_numbers(records: &[u8]) -> Vec<u8> {
     let mut numbers = Vec::new();
     let mut reader = Reader(records);
     while let Ok(octet) = reader.byte() {

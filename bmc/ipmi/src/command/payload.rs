@@ -16,11 +16,11 @@ pub const IN_USE: u8 = 0x80;
 
 /// Activate Payload. Sent once: a repetition would be refused as [`IN_USE`], by ourselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ActivateConsole;
+pub(crate) struct ActivateConsole;
 
 /// Limits of a console's packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ConsoleLimits {
+pub(crate) struct ConsoleLimits {
     /// Octets of a payload that the BMC takes.
     pub most: u16,
 }
@@ -42,7 +42,7 @@ impl Command for ActivateConsole {
 
 /// Deactivate Payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DeactivateConsole;
+pub(crate) struct DeactivateConsole;
 
 impl Command for DeactivateConsole {
     type Answer = ();

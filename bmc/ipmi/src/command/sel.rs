@@ -9,9 +9,9 @@ use crate::wire::{
 };
 
 /// The number by which the last record is asked for.
-pub const LAST_RECORD: u16 = 0xffff;
+pub(crate) const LAST_RECORD: u16 = 0xffff;
 /// The number by which the first record is asked for.
-pub const FIRST_RECORD: u16 = 0x0000;
+pub(crate) const FIRST_RECORD: u16 = 0x0000;
 /// Below it a time counts seconds since the BMC started.
 const SINCE_START: u32 = 0x2000_0000;
 
@@ -48,7 +48,7 @@ impl Command for GetSelInfo {
 
 /// Get SEL Entry: a whole record, by its number, [`FIRST_RECORD`] or [`LAST_RECORD`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GetSelEntry(pub u16);
+pub(crate) struct GetSelEntry(pub u16);
 
 /// A record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

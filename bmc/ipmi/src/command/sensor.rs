@@ -8,9 +8,9 @@ use crate::wire::{
 };
 
 /// The number by which the first record is asked for.
-pub const FIRST_RECORD: u16 = 0x0000;
+pub(crate) const FIRST_RECORD: u16 = 0x0000;
 /// The number after the last record.
-pub const NO_RECORD: u16 = 0xffff;
+pub(crate) const NO_RECORD: u16 = 0xffff;
 /// Octets of a record by which it is known what it is.
 pub const HEAD: u8 = 16;
 
@@ -25,7 +25,7 @@ const SPECIFIC: u8 = 0x6f;
 
 /// Reserve SDR Repository: reads in parts need it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReserveRecords;
+pub(crate) struct ReserveRecords;
 
 impl Command for ReserveRecords {
     type Answer = u16;
@@ -41,7 +41,7 @@ impl Command for ReserveRecords {
 
 /// Get SDR: a part of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GetRecord {
+pub(crate) struct GetRecord {
     /// The reservation.
     pub reservation: u16,
     /// The record's number, or [`FIRST_RECORD`].
@@ -103,7 +103,7 @@ impl SensorRecord {
 
 /// Name in a record: its type and length, then its text. Only eight-bit text is read.
 #[must_use]
-pub fn sensor_name(octets: &[u8]) -> Option<String> {
+pub(crate) fn sensor_name(octets: &[u8]) -> Option<String> {
     let (head, rest) = octets.split_first()?;
     let length = usize::from(head & 0x1f);
     if head >> 6 != 3 || length == 0 {
@@ -117,7 +117,7 @@ pub fn sensor_name(octets: &[u8]) -> Option<String> {
 
 /// Get Sensor Reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GetSensorReading {
+pub(crate) struct GetSensorReading {
     /// Logical unit that answers for it.
     pub lun: u8,
     /// The sensor's number there.

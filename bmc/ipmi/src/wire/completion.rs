@@ -121,7 +121,7 @@ const NAMED: [(u8, Completion); 25] = [
 impl Completion {
     /// The completion of a number.
     #[must_use]
-    pub fn from_number(number: u8) -> Self {
+    pub(crate) fn from_number(number: u8) -> Self {
         let named = NAMED.iter().find(|(is, _)| *is == number).map(|(_, completion)| *completion);
         named.unwrap_or(match number {
             0x01..=0x7e => Self::Vendor(number),

@@ -35,7 +35,7 @@ pub enum PayloadKind {
 impl PayloadKind {
     /// The kind of a number; its upper two bits do not count.
     #[must_use]
-    pub fn from_number(number: u8) -> Self {
+    pub(crate) fn from_number(number: u8) -> Self {
         match number & 0x3f {
             0x00 => Self::Ipmi,
             0x01 => Self::Sol,
@@ -165,7 +165,7 @@ impl<'a> Plus<'a> {
 
 /// A packet with IPMI 1.5's header, outside of a session. `None` if the payload is longer than 255 octets.
 #[must_use]
-pub fn encode_plain(payload: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn encode_plain(payload: &[u8]) -> Option<Vec<u8>> {
     let length = u8::try_from(payload.len()).ok()?;
     Some([&[AUTHENTICATION_NONE][..], &[0; 8], &[length], payload].concat())
 }
@@ -173,14 +173,19 @@ pub fn encode_plain(payload: &[u8]) -> Option<Vec<u8>> {
 /// A packet with RMCP+'s header outside of a session: neither encrypted nor authenticated. `None` if the payload is longer than 65,535
 /// octets.
 #[must_use]
-pub fn encode_open(kind: PayloadKind, payload: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn encode_open(kind: PayloadKind, payload: &[u8]) -> Option<Vec<u8>> {
     encode(kind.number(), 0, 0, payload)
 }
 
 /// A packet of a session up to its code, which the caller appends: header, encrypted payload, pad, "next header". `None` if the payload is
 /// longer than 65,535 octets.
 #[must_use]
-pub fn encode_covered(kind: PayloadKind, session: u32, sequence: u32, payload: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn encode_covered(
+    kind: PayloadKind,
+    session: u32,
+    sequence: u32,
+    payload: &[u8],
+) -> Option<Vec<u8>> {
     let mut packet = encode(kind.number() | ENCRYPTED | AUTHENTICATED, session, sequence, payload)?;
     // The code covers a multiple of four octets, pad length and next header among them.
     let pad: &[u8] = match packet.len() % 4 {

@@ -8,13 +8,13 @@ const BMC: u8 = 0x20;
 const CONSOLE: u8 = 0x81;
 
 /// Network function (even: request) of chassis commands.
-pub const CHASSIS: u8 = 0x00;
+pub(crate) const CHASSIS: u8 = 0x00;
 /// Network function of sensor and event commands.
-pub const SENSOR: u8 = 0x04;
+pub(crate) const SENSOR: u8 = 0x04;
 /// Network function of application commands.
-pub const APPLICATION: u8 = 0x06;
+pub(crate) const APPLICATION: u8 = 0x06;
 /// Network function of storage commands.
-pub const STORAGE: u8 = 0x0a;
+pub(crate) const STORAGE: u8 = 0x0a;
 
 /// A command.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -61,7 +61,7 @@ pub enum Status {
 impl Status {
     /// The status of a number; 0 is none.
     #[must_use]
-    pub fn from_number(number: u8) -> Option<Self> {
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
         Some(match number {
             0x00 => return None,
             0x01 => Self::NoResources,

@@ -65,7 +65,7 @@ fn parse_asf(mut reader: Reader<'_>) -> Result<Rmcp<'_>, ParsePacketError> {
 
 /// The answer of a BMC that speaks IPMI.
 #[must_use]
-pub fn pong(tag: u8) -> Vec<u8> {
+pub(crate) fn pong(tag: u8) -> Vec<u8> {
     let entities = [SUPPORTS_IPMI | 1, 0, 0, 0, 0, 0, 0, 0];
     [&ASF_HEADER[..], &ASF_ENTERPRISE, &[PONG, tag, 0, 16], &ASF_ENTERPRISE, &[0; 4], &entities].concat()
 }

@@ -90,7 +90,7 @@ pub fn placeholders(purpose: Purpose, spec: &KubeadmConfigSpec) -> Vec<Certifica
 }
 
 /// Returns a token for a trial. It is not one of a cluster.
-pub fn placeholder_token() -> Token {
+pub(crate) fn placeholder_token() -> Token {
     Token::parse("000000.0000000000000000").expect("it has the form of a token")
 }
 

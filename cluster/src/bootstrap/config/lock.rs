@@ -59,7 +59,7 @@ pub fn name(cluster: &str) -> String {
 
 impl Held {
     /// Returns true if the lock belongs to an earlier Cluster of the name.
-    pub fn is_of_another(&self, cluster: &Cluster) -> bool {
+    pub(crate) fn is_of_another(&self, cluster: &Cluster) -> bool {
         self.cluster_uid.is_some() && self.cluster_uid != cluster.metadata.uid
     }
 
@@ -71,7 +71,7 @@ impl Held {
 }
 
 /// Makes the lock of a Machine.
-pub fn config_map(cluster: &Cluster, machine: &Machine) -> ConfigMap {
+pub(crate) fn config_map(cluster: &Cluster, machine: &Machine) -> ConfigMap {
     let information = json!({ "machineName": machine.name_any(), "machineUID": machine.uid() });
     ConfigMap {
         metadata: ObjectMeta {

@@ -129,7 +129,7 @@ fn renew(observed: &Observed, machine: &Machine, now: Timestamp) -> Act {
 }
 
 /// Returns the time until the next read of a token that was renewed. A server of a tenant may answer with any expiration.
-pub fn after_renewal(state: &TokenState, now: Timestamp) -> Option<Duration> {
+pub(crate) fn after_renewal(state: &TokenState, now: Timestamp) -> Option<Duration> {
     match state {
         TokenState::There(expiration) => {
             Some(until_renewal(expiration.as_deref(), now).unwrap_or_default().max(POLL_INTERVAL))
@@ -146,7 +146,7 @@ fn until_renewal(expiration: Option<&str>, now: Timestamp) -> Option<Duration> {
 }
 
 /// Returns the ID of the recorded token.
-pub fn token_id(config: &KubeadmConfig) -> Option<&str> {
+pub(crate) fn token_id(config: &KubeadmConfig) -> Option<&str> {
     config.annotations().get(TOKEN_ID_ANNOTATION).map(String::as_str).filter(|id| is_token_id(id))
 }
 

@@ -199,12 +199,12 @@ impl Observed {
     }
 
     /// Returns the Machines of the control plane.
-    pub fn control_plane_machines(&self) -> impl Iterator<Item = &Arc<Machine>> {
+    pub(crate) fn control_plane_machines(&self) -> impl Iterator<Item = &Arc<Machine>> {
         self.machines.iter().filter(|machine| is_control_plane(machine))
     }
 
     /// Returns the Machines of workers.
-    pub fn worker_machines(&self) -> impl Iterator<Item = &Arc<Machine>> {
+    pub(crate) fn worker_machines(&self) -> impl Iterator<Item = &Arc<Machine>> {
         self.machines.iter().filter(|machine| !is_control_plane(machine))
     }
 }

@@ -84,7 +84,7 @@ pub enum Act {
 
 impl Act {
     /// Returns true if the act changes the Cluster. A status that is bound to the version before would be refused.
-    pub fn changes_cluster(&self) -> bool {
+    pub(crate) fn changes_cluster(&self) -> bool {
         match self {
             Self::AddFinalizer | Self::SetEndpoint { .. } | Self::RemoveFinalizer => true,
             Self::None
@@ -150,7 +150,7 @@ pub fn is_paused(cluster: &Cluster) -> bool {
 }
 
 /// Returns true if this controller makes the kubeconfig of the Cluster (K7). It needs the endpoint.
-pub fn makes_kubeconfig(cluster: &Cluster) -> bool {
+pub(crate) fn makes_kubeconfig(cluster: &Cluster) -> bool {
     cluster.spec.control_plane_ref.is_none() && endpoint(cluster).is_some()
 }
 

@@ -22,12 +22,12 @@ use crate::core::reference::is_owned_by;
 use crate::owner::owner_reference;
 
 /// Returns the name of the Secret with the kubeconfig.
-pub fn kubeconfig_name(cluster: &Cluster) -> String {
+pub(crate) fn kubeconfig_name(cluster: &Cluster) -> String {
     kubeconfig_secret::secret_name(&cluster.name_any())
 }
 
 /// Returns the name of the Secret with the certificate authority.
-pub fn authority_name(cluster: &Cluster) -> String {
+pub(crate) fn authority_name(cluster: &Cluster) -> String {
     CertificatePurpose::ClusterAuthority.secret_name(&cluster.name_any())
 }
 

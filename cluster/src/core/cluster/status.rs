@@ -46,7 +46,7 @@ impl Draft {
     }
 
     /// Sets a condition whose reason is that of another condition, or is shared by several types.
-    pub fn set_as(&mut self, type_: &str, state: ConditionState, reason: &str, message: &str) {
+    pub(crate) fn set_as(&mut self, type_: &str, state: ConditionState, reason: &str, message: &str) {
         set_derived(&mut self.status, type_, state, (reason, message), self.generation, self.now);
     }
 
@@ -115,7 +115,7 @@ pub fn status(observed: &Observed, step: Option<&Step>, now: Timestamp) -> Clust
 }
 
 /// Returns the progress, with that of the objects (K4, K6).
-pub fn latched(observed: &Observed) -> Latched {
+pub(crate) fn latched(observed: &Observed) -> Latched {
     let cluster = &*observed.cluster;
     let before = cluster.status.as_ref().and_then(|status| status.initialization.as_ref());
     let was = |field: fn(&ClusterInitialization) -> Option<bool>| before.and_then(field) == Some(true);

@@ -79,7 +79,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
 }
 
 /// Returns true if no controller changes the deployment. `spec.paused` pauses rollouts only.
-pub fn is_deployment_paused(observed: &Observed) -> bool {
+pub(crate) fn is_deployment_paused(observed: &Observed) -> bool {
     owner::is_paused(&*observed.deployment, observed.cluster.as_deref())
 }
 

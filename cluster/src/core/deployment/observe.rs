@@ -58,7 +58,7 @@ impl Observed {
     }
 
     /// Returns the Machines of the sets that the deployment controls, sorted by name.
-    pub fn owned_machines(&self) -> Vec<&Machine> {
+    pub(crate) fn owned_machines(&self) -> Vec<&Machine> {
         let uids: Vec<String> = self.owned().iter().filter_map(|set| set.uid()).collect();
         let is_owned = |machine: &&Machine| uids.iter().any(|uid| is_controlled_by(*machine, uid));
         let mut machines: Vec<&Machine> =

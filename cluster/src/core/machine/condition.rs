@@ -57,7 +57,7 @@ pub fn get<'a>(status: &'a MachineStatus, type_: &str) -> Option<&'a Condition> 
 }
 
 /// Sets the conditions of a Machine that is not paused. Returns the delay until one changes by the time alone.
-pub fn set_all(
+pub(crate) fn set_all(
     status: &mut MachineStatus,
     observed: &Observed,
     deleting: Option<&Deleting>,

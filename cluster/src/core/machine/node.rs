@@ -178,7 +178,7 @@ fn joined<'a>(keys: impl Iterator<Item = &'a String>) -> String {
 }
 
 /// Returns true if a label of a Machine belongs on its Node, or the controller sets it there.
-pub fn is_copied_label(key: &str) -> bool {
+pub(crate) fn is_copied_label(key: &str) -> bool {
     let domain = key.split('/').next().unwrap_or_default();
     domain == ROLE_DOMAIN
         || in_domain(key, RESTRICTED_DOMAIN)
@@ -187,7 +187,7 @@ pub fn is_copied_label(key: &str) -> bool {
 }
 
 /// Returns true if an annotation of a Machine belongs on its Node, or the controller sets it there.
-pub fn is_copied_annotation(key: &str) -> bool {
+pub(crate) fn is_copied_annotation(key: &str) -> bool {
     in_domain(key, MANAGED_DOMAIN) || COMMON_ANNOTATIONS.contains(&key)
 }
 

@@ -23,7 +23,7 @@ use super::node::{self, Connection, NodeView};
 use super::plan::Observed;
 
 /// Time for which the last conditions stay after the last successful probe.
-pub const UNREACHABLE_GRACE: SignedDuration = SignedDuration::from_mins(5);
+pub(crate) const UNREACHABLE_GRACE: SignedDuration = SignedDuration::from_mins(5);
 /// Condition of a Node that must be True.
 const NODE_READY: &str = "Ready";
 /// Conditions of a Node that must be False.
@@ -85,7 +85,7 @@ pub fn is_expected(connection: Connection) -> bool {
 }
 
 /// Returns true if the Node of the Machine is read. An API server that cannot be there yet is not asked.
-pub fn reads_node(observed: &Observed) -> bool {
+pub(crate) fn reads_node(observed: &Observed) -> bool {
     initialized(observed).is_ok() || initializes(observed)
 }
 

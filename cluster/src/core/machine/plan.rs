@@ -115,7 +115,7 @@ pub struct Plan {
 
 impl Plan {
     /// Returns true if the deletion must wait for the writes of this plan: without `providerID` and `nodeRef` it would not drain the Node.
-    pub fn holds_deletion(&self, machine: &Machine) -> bool {
+    pub(crate) fn holds_deletion(&self, machine: &Machine) -> bool {
         let has_ref = |status: &MachineStatus| status.node_ref.is_some();
         let sets_ref =
             self.status.as_deref().is_some_and(has_ref) && !machine.status.as_ref().is_some_and(has_ref);

@@ -155,7 +155,7 @@ pub fn provisioned(observed: &Observed) -> Option<&Referenced> {
 }
 
 /// Returns the ID that the infrastructure reports now, if the Machine has another one. An ID never changes once it is set.
-pub fn other_provider_id(observed: &Observed) -> Option<&str> {
+pub(crate) fn other_provider_id(observed: &Observed) -> Option<&str> {
     let reported = provisioned(observed)?.contract.provider_id.as_deref()?;
     observed.provider_id().is_some_and(|id| id != reported).then_some(reported)
 }

@@ -25,7 +25,7 @@ use super::up_to_date;
 use crate::core::report;
 
 /// Types of the conditions that this controller writes for each Machine. Health checks, owners and control planes write the others.
-pub const OWN_CONDITIONS: [&str; 9] = [
+pub(crate) const OWN_CONDITIONS: [&str; 9] = [
     condition_type::AVAILABLE,
     condition_type::READY,
     condition_type::BOOTSTRAP_CONFIG_READY,

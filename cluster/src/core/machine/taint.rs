@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use super::plan::Observed;
 
 /// All taints of a Node.
-pub type NodeTaints = Vec<Taint>;
+pub(crate) type NodeTaints = Vec<Taint>;
 
 /// Taint of a Node until its labels are set.
 const UNINITIALIZED: (&str, &str) = ("node.cluster.x-k8s.io/uninitialized", "NoSchedule");
@@ -18,7 +18,7 @@ const UNINITIALIZED: (&str, &str) = ("node.cluster.x-k8s.io/uninitialized", "NoS
 const OUTDATED: (&str, &str) = ("node.cluster.x-k8s.io/outdated-revision", "PreferNoSchedule");
 
 /// Returns the value of the annotation `taints-from-machine`.
-pub fn tracked(taints: &[Wanted]) -> String {
+pub(crate) fn tracked(taints: &[Wanted]) -> String {
     let always = taints.iter().filter(|taint| taint.propagation == Propagation::Always);
     let mut keys: Vec<String> = always.filter_map(key).collect();
     keys.sort_unstable();

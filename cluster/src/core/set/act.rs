@@ -120,7 +120,7 @@ fn of_machines(observed: &Observed, decided: &SetPlan) -> Vec<Act> {
 }
 
 /// Returns true if no controller changes the set.
-pub fn is_set_paused(observed: &Observed) -> bool {
+pub(crate) fn is_set_paused(observed: &Observed) -> bool {
     owner::is_paused(&*observed.set, observed.cluster.as_deref())
 }
 

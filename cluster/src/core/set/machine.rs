@@ -96,7 +96,7 @@ pub fn propagation(set: &MachineSet, machine: &Machine) -> Option<Propagation> {
 }
 
 /// Returns the change of an object of a Machine. None: it is as the set has it. Its record decides about annotations: they are not read.
-pub fn label_change(set: &MachineSet, object: &ObjectMeta) -> Option<Metadata> {
+pub(crate) fn label_change(set: &MachineSet, object: &ObjectMeta) -> Option<Metadata> {
     let (given, empty) = (given(set), BTreeMap::new());
     let labels = object.labels.as_ref().unwrap_or(&empty);
     let annotations = object.annotations.as_ref().unwrap_or(&empty);

@@ -164,7 +164,7 @@ fn names_of(set: &MachineSet) -> Result<NameTemplate, NotPlannable> {
 }
 
 /// Returns the view of a Machine. The UID is that of the set.
-pub fn machine_view(machine: &Machine, uid: &str) -> MachineView {
+pub(crate) fn machine_view(machine: &Machine, uid: &str) -> MachineView {
     let status = machine.status.as_ref();
     let conditions = status.map_or(&[][..], |status| &status.conditions);
     let state = |type_| match condition(conditions, type_).map(|condition| condition.status.as_str()) {

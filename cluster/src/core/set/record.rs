@@ -11,7 +11,7 @@ use bedplate_api::cluster::part::annotation::CREATING;
 use serde_json::{Value, json};
 
 /// Maximum number of recorded names. A plan makes at most 10, and names that are cleaned up stay for a while.
-pub const MAX_RECORDS: usize = 20;
+pub(crate) const MAX_RECORDS: usize = 20;
 
 /// Name of a Machine that is being made, with the objects that belong to it.
 #[derive(Debug, Clone, PartialEq, Eq)]

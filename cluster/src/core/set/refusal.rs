@@ -9,7 +9,7 @@ use super::act::Act;
 use super::template::made_kind;
 
 /// Cause of a refusal with code 404.
-pub const NO_KIND: &str = "its kind or its namespace does not exist";
+pub(crate) const NO_KIND: &str = "its kind or its namespace does not exist";
 
 /// Returns state, cause and next step of a refused creation, or of a refused change of the set. None: no Machine is missing because of the act, or a
 /// retry may succeed.

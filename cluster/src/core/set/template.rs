@@ -56,7 +56,7 @@ impl TemplateObject {
     }
 
     /// Returns the object for the Machine of this name. The Machine becomes its controller later.
-    pub fn clone_for(&self, set: &MachineSet, name: &str) -> Value {
+    pub(crate) fn clone_for(&self, set: &MachineSet, name: &str) -> Value {
         let of = |field: &str| {
             let metadata = self.template.get("metadata").and_then(|metadata| metadata.get(field));
             metadata.and_then(Value::as_object).cloned().unwrap_or_default()

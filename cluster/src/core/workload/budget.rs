@@ -11,9 +11,9 @@ use std::sync::Arc;
 use bedplate_process::lock::Lock;
 
 /// Size of the pool in bytes.
-pub const POOL_BYTES: usize = 96 * 1024 * 1024;
+pub(crate) const POOL_BYTES: usize = 96 * 1024 * 1024;
 /// Size of the Nodes of a cluster in bytes that is not taken from the pool.
-pub const CLUSTER_BYTES: usize = 32 * 1024;
+pub(crate) const CLUSTER_BYTES: usize = 32 * 1024;
 
 /// The pool. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -43,12 +43,12 @@ const fn counted(bytes: usize) -> usize {
 
 impl Budget {
     /// Returns the number of bytes by which the Nodes of a cluster may grow.
-    pub fn room_of_cluster(&self, namespace: &str, bytes: usize) -> usize {
+    pub(crate) fn room_of_cluster(&self, namespace: &str, bytes: usize) -> usize {
         CLUSTER_BYTES.saturating_sub(bytes) + self.room(namespace)
     }
 
     /// Records that the Nodes of a cluster have another size.
-    pub fn resize_cluster(&self, namespace: &str, before: usize, after: usize) {
+    pub(crate) fn resize_cluster(&self, namespace: &str, before: usize, after: usize) {
         self.change(namespace, counted(before), counted(after));
     }
 
@@ -73,7 +73,7 @@ impl Budget {
     }
 
     /// Makes the share of a list. `before`: size of the Nodes of the cluster that it replaces.
-    pub fn share_of_list(&self, namespace: &str, before: usize) -> Share {
+    pub(crate) fn share_of_list(&self, namespace: &str, before: usize) -> Share {
         self.share(namespace, before.max(CLUSTER_BYTES))
     }
 

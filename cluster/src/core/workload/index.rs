@@ -128,7 +128,7 @@ impl NodeIndex {
     }
 
     /// Records that the cluster has more Nodes than are kept.
-    pub fn set_partial(&mut self) {
+    pub(crate) fn set_partial(&mut self) {
         self.is_partial = true;
     }
 

@@ -10,7 +10,7 @@ use kube::api::ObjectMeta;
 use crate::core::machine::node::{is_copied_annotation, is_copied_label};
 
 /// Maximum size of the kept part of a Node in bytes.
-pub const MAX_NODE: usize = 32 * 1024;
+pub(crate) const MAX_NODE: usize = 32 * 1024;
 /// Maximum length of a providerID in bytes.
 const MAX_ID: usize = 1024;
 /// Maximum length of a text of `nodeInfo` in bytes.

@@ -16,7 +16,7 @@ use bedplate_workload::ClusterKey;
 use kube::ResourceExt;
 
 /// Interval between two releases of a cluster.
-pub const RELEASE_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const RELEASE_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of objects of a cluster that are released together.
 const MAX_RELEASED: usize = 100;
 /// Minimum interval between two releases of one object.

@@ -25,7 +25,7 @@ const PAGE_SIZE: u32 = 500;
 /// Number of Pods in a page. Each may have tens of KiB.
 const POD_PAGE_SIZE: u32 = 100;
 /// Maximum number of pages of a list: 10,000 volumes, 2,000 Pods of a Node.
-pub const MAX_PAGES: usize = 20;
+pub(crate) const MAX_PAGES: usize = 20;
 /// Maximum number of characters of the name of a PodDisruptionBudget that is shown.
 const MAX_BUDGET_NAME: usize = 63;
 
@@ -121,7 +121,7 @@ impl Remote {
     ///
     /// # Errors
     /// [`RequestError`]
-    pub async fn patch_node(&self, name: &str, change: &Value) -> Result<Option<Node>, RequestError> {
+    pub(crate) async fn patch_node(&self, name: &str, change: &Value) -> Result<Option<Node>, RequestError> {
         let request = nodes().patch(name, &self.manager.patch(), &Patch::Merge(change));
         Ok(self.send::<BoundedTimes<Node>>(request).await?.map(|BoundedTimes(node)| node))
     }
@@ -171,7 +171,7 @@ impl Remote {
     ///
     /// # Errors
     /// [`RemoteError`]. `take` may have been called.
-    pub async fn each_attachment(&self, take: impl FnMut(&Value) + Send) -> Result<(), RemoteError> {
+    pub(crate) async fn each_attachment(&self, take: impl FnMut(&Value) + Send) -> Result<(), RemoteError> {
         self.each("/apis/storage.k8s.io/v1/volumeattachments", "VolumeAttachments", take).await
     }
 
@@ -179,7 +179,7 @@ impl Remote {
     ///
     /// # Errors
     /// [`RemoteError`]. `take` may have been called.
-    pub async fn each_volume(&self, take: impl FnMut(&Value) + Send) -> Result<(), RemoteError> {
+    pub(crate) async fn each_volume(&self, take: impl FnMut(&Value) + Send) -> Result<(), RemoteError> {
         self.each("/api/v1/persistentvolumes", "PersistentVolumes", take).await
     }
 
@@ -205,7 +205,7 @@ impl Remote {
     ///
     /// # Errors
     /// [`RequestError`]
-    pub async fn namespace_labels(&self, name: &str) -> Result<Option<Labels>, RequestError> {
+    pub(crate) async fn namespace_labels(&self, name: &str) -> Result<Option<Labels>, RequestError> {
         let request = Request::new(Namespace::url_path(&(), None)).get(name, &GetParams::default());
         let found = self.send::<BoundedTimes<Namespace>>(request).await?;
         Ok(found.map(|BoundedTimes(namespace)| namespace.metadata.labels.unwrap_or_default()))

@@ -69,7 +69,7 @@ pub fn found(claim: &MachineClaim, claimant: Option<&BedplateMachine>) -> Found 
 
 /// Returns true if the claimant of a claim is gone, and the claim is deleted or its host is released. The host is the operator's from then on. A
 /// tenant would keep it otherwise, by a pause of its Cluster, or by another BedplateMachine with the name of the claimant.
-pub fn is_abandoned(observed: &Observed) -> bool {
+pub(crate) fn is_abandoned(observed: &Observed) -> bool {
     let claim = &observed.claim;
     let has_claimant = observed
         .claimant
@@ -80,7 +80,7 @@ pub fn is_abandoned(observed: &Observed) -> bool {
 }
 
 /// Returns how a claim ends, after the name of its Machine.
-pub fn end_text(claim: &MachineClaim, host: Option<&Machine>) -> &'static str {
+pub(crate) fn end_text(claim: &MachineClaim, host: Option<&Machine>) -> &'static str {
     match host {
         Some(host) if releases_with_wipe(claim, host) => "is released, after its wipe",
         Some(_) => "is released",
@@ -177,7 +177,7 @@ fn silence(observed: &Observed) -> Silence {
 }
 
 /// Returns the time until which the host of a deleted claim may be silent.
-pub fn release_deadline(observed: &Observed) -> Option<Timestamp> {
+pub(crate) fn release_deadline(observed: &Observed) -> Option<Timestamp> {
     let deleted = observed.claim.metadata.deletion_timestamp.as_ref()?.0;
     observed.host.as_ref()?;
     let last = last_heard(observed).map_or(deleted, |heard| heard.max(deleted));
@@ -187,7 +187,7 @@ pub fn release_deadline(observed: &Observed) -> Option<Timestamp> {
 }
 
 /// Returns the name of the operation that powers the silent host of a claim off.
-pub fn fence_name(claim: &MachineClaim) -> String {
+pub(crate) fn fence_name(claim: &MachineClaim) -> String {
     format!("fence-{}", claim.metadata.uid.as_deref().unwrap_or_default())
 }
 
@@ -242,7 +242,7 @@ pub fn enrollment(observed: &Observed) -> Option<&KeyId> {
 }
 
 /// Returns the annotations that correct the enrollment of a claim. None: it names the present one.
-pub fn enrollment_annotations(observed: &Observed) -> Option<BTreeMap<&'static str, String>> {
+pub(crate) fn enrollment_annotations(observed: &Observed) -> Option<BTreeMap<&'static str, String>> {
     let key = enrollment(observed)?.to_string();
     let recorded = enrollments_to_record(&observed.claim, observed.host.as_deref(), &key);
     let recorded = recorded.map(|list| (TENANT_ENROLLMENTS_ANNOTATION, list));
@@ -269,7 +269,7 @@ fn is_overdue(claim: &MachineClaim, now: Timestamp) -> bool {
 }
 
 /// Returns the time until which a granted host must start.
-pub fn grant_deadline(claim: &MachineClaim) -> Option<Timestamp> {
+pub(crate) fn grant_deadline(claim: &MachineClaim) -> Option<Timestamp> {
     let conditions = claim.status.iter().flat_map(|status| &status.conditions);
     let granted = conditions.into_iter().find(|one| one.type_ == condition_type::GRANTED)?;
     let is_open = granted.reason == GrantedReason::Granted.as_str();
@@ -277,7 +277,7 @@ pub fn grant_deadline(claim: &MachineClaim) -> Option<Timestamp> {
 }
 
 /// Returns true if Role and RoleBinding of a claim must be read. The right of a host that has started has ended.
-pub fn reads_right(claim: &MachineClaim) -> bool {
+pub(crate) fn reads_right(claim: &MachineClaim) -> bool {
     let is_withdrawn = condition(claim, condition_type::GRANTED)
         .is_some_and(|(_, reason)| reason == GrantedReason::GrantWithdrawn.as_str());
     claim.spec.bootstrap_secret_name.is_some() && !(is_withdrawn && has_started(reported_state(claim)))

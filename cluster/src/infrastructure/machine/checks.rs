@@ -154,12 +154,12 @@ impl Checks {
     }
 
     /// Hosts of a class.
-    pub fn survey(&self, class: usize) -> &Survey {
+    pub(crate) fn survey(&self, class: usize) -> &Survey {
         &self.classes[class].survey
     }
 
     /// Hosts of each class.
-    pub fn surveys(&self) -> Vec<&Survey> {
+    pub(crate) fn surveys(&self) -> Vec<&Survey> {
         self.classes.iter().map(|class| &class.survey).collect()
     }
 

@@ -71,7 +71,7 @@ impl Line {
     }
 
     /// Ends the line, and keeps the checks of the hosts.
-    pub fn into_checks(self) -> Checks {
+    pub(crate) fn into_checks(self) -> Checks {
         self.checks
     }
 

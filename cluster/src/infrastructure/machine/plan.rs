@@ -197,7 +197,7 @@ fn host(observed: &Observed) -> Host {
 }
 
 /// Returns true if a user has confirmed that the host of a claim is off (D8).
-pub fn is_confirmed_off(host: &Machine, provider_id: &str) -> bool {
+pub(crate) fn is_confirmed_off(host: &Machine, provider_id: &str) -> bool {
     host.annotations().get(HOST_IS_OFF_ANNOTATION).is_some_and(|id| id == provider_id)
 }
 
@@ -240,18 +240,18 @@ pub fn request<'a>(
 }
 
 /// Returns what is waited for if no host is eligible.
-pub fn no_host(shortage: &Shortage, namespace: &str) -> Next {
+pub(crate) fn no_host(shortage: &Shortage, namespace: &str) -> Next {
     Next::Wait(HostClaimedReason::NoEligibleMachine, shortage.message(namespace))
 }
 
 /// Returns the ID of the claim of a host.
-pub fn claim_id(machine: &BedplateMachine, host: &MachineName) -> String {
+pub(crate) fn claim_id(machine: &BedplateMachine, host: &MachineName) -> String {
     let uid = machine.metadata.uid.as_deref().unwrap_or_default();
     machine.spec.provider_id.clone().unwrap_or_else(|| provider_id(host, uid))
 }
 
 /// Returns the claim of the recorded host. None if there is no owner or no host.
-pub fn claim_spec(observed: &Observed) -> Option<MachineClaimSpec> {
+pub(crate) fn claim_spec(observed: &Observed) -> Option<MachineClaimSpec> {
     let machine = &observed.machine;
     let (owner, host) = (observed.owner.as_deref()?, machine.spec.machine_name.as_ref()?);
     let secret = owner.spec.bootstrap.data_secret_name.as_ref().filter(|name| !name.is_empty());

@@ -77,7 +77,7 @@ impl Request<'_> {
 
     /// Returns an address on the link that a relayed client is on: the link selection (RFC 3527), otherwise `giaddr`. None
     /// without a relay.
-    pub fn relayed_link(&self) -> Option<Ipv4Addr> {
+    pub(crate) fn relayed_link(&self) -> Option<Ipv4Addr> {
         let relay = self.relay?;
         let selected = self.relay_information.as_ref().and_then(|information| information.link);
         Some(selected.unwrap_or(relay))
@@ -100,7 +100,7 @@ pub struct RelayInformation<'a> {
 impl RelayInformation<'_> {
     /// Returns true if it says more than where the client is plugged in: which subnet it is given, which server it believes,
     /// or where the answer goes.
-    pub fn directs_answer(&self) -> bool {
+    pub(crate) fn directs_answer(&self) -> bool {
         self.link.is_some() || self.server_override.is_some() || self.source_port
     }
 }

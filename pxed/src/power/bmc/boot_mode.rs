@@ -6,7 +6,7 @@ use bedplate_api::machine::{FirmwareKind, FirmwareMode, MachineSpec, MachineStat
 use bedplate_bmc::BootMode;
 
 /// Returns the mode in the spec, or else the mode of the last boot; `None` if both are unknown.
-pub fn boot_mode(spec: &MachineSpec, status: &MachineStatus) -> Option<BootMode> {
+pub(crate) fn boot_mode(spec: &MachineSpec, status: &MachineStatus) -> Option<BootMode> {
     match spec.pxe.as_ref().map(|pxe| pxe.firmware).unwrap_or_default() {
         FirmwareKind::Bios => Some(BootMode::Legacy),
         FirmwareKind::Uefi => Some(BootMode::Uefi),

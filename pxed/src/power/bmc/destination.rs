@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use thiserror::Error;
 
 /// Annotation of a Secret that lists the addresses for its credentials.
-pub const ANNOTATION: &str = "bedplate.dev/bmc-addresses";
+pub(crate) const ANNOTATION: &str = "bedplate.dev/bmc-addresses";
 
 /// File next to `username` and `password` that lists the addresses for them.
 pub const FILE: &str = "bmc-addresses";
@@ -71,7 +71,7 @@ pub enum RefuseHostError {
 
 impl Destinations {
     /// Reads the annotation [`ANNOTATION`].
-    pub fn of_annotation(text: Option<&str>) -> Self {
+    pub(crate) fn of_annotation(text: Option<&str>) -> Self {
         Self::read("annotation bedplate.dev/bmc-addresses", text)
     }
 

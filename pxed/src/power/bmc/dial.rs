@@ -11,7 +11,7 @@ use crate::power::Dial;
 
 /// Redfish and IPMI over the network.
 #[derive(Debug, Clone, Default)]
-pub struct NetworkDial {
+pub(crate) struct NetworkDial {
     /// Addresses at which BMCs may be.
     pub reach: Reach,
     /// Deadlines of requests to BMCs.

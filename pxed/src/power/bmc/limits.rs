@@ -91,7 +91,7 @@ impl Gate {
     }
 
     /// Returns a permit if one is free and no other worker waits for it.
-    pub fn enter_at_once(&self, address: &Arc<Semaphore>, whom: For) -> Option<Pass> {
+    pub(crate) fn enter_at_once(&self, address: &Arc<Semaphore>, whom: For) -> Option<Pass> {
         let mut permits = Vec::with_capacity(3);
         for semaphore in self.semaphores(address, whom) {
             permits.push(semaphore.clone().try_acquire_owned().ok()?);

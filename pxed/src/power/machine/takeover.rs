@@ -55,7 +55,7 @@ pub fn unused<'a>(spec: &'a MachineSpec, own: &MachineStatus, object: &Machine) 
 
 /// Returns true if this status says that the Machine's agent has enrolled at some time, or that the Machine has a Node. A Machine that was
 /// re-created has its Node from before in it, and nothing of its agent.
-pub fn names_agent(status: &MachineStatus) -> bool {
+pub(crate) fn names_agent(status: &MachineStatus) -> bool {
     status.enrollment.is_some()
         || status.agent.is_some()
         || status.node_ref.is_some()

@@ -67,7 +67,7 @@ const PAUSE: (f64, f64) = (3.0, 1.5);
 
 impl Memory {
     /// The step was written.
-    pub fn stepped(&mut self, step: StepName) {
+    pub(crate) fn stepped(&mut self, step: StepName) {
         *self = Self { taken: self.taken, wrote: Some(step), ..Self::default() };
     }
 
@@ -79,7 +79,7 @@ impl Memory {
     }
 
     /// Records that the BMC did not report its state. `jitter` is from -1 to 1.
-    pub fn blind(&mut self, failure: Failure, now: Timestamp, jitter: f64) {
+    pub(crate) fn blind(&mut self, failure: Failure, now: Timestamp, jitter: f64) {
         self.fails(failure, false, now, jitter);
     }
 

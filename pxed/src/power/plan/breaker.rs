@@ -24,7 +24,7 @@ const HELD_FOR: SignedDuration = SignedDuration::from_hours(1);
 
 /// State of the breaker of one BMC.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Breaker {
+pub(crate) enum Breaker {
     /// The BMC is asked. The value counts consecutive failures.
     Closed(u32),
     /// The BMC is not asked.
@@ -45,7 +45,7 @@ pub enum Breaker {
 
 /// State of the breaker in metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shown {
+pub(crate) enum Shown {
     /// Asked.
     Closed,
     /// Requests are suspended for a while.
@@ -58,10 +58,10 @@ pub enum Shown {
 
 impl Shown {
     /// Every one.
-    pub const ALL: [Self; 4] = [Self::Closed, Self::Open, Self::HalfOpen, Self::Held];
+    pub(crate) const ALL: [Self; 4] = [Self::Closed, Self::Open, Self::HalfOpen, Self::Held];
 
     /// Word of the state in `/metrics`.
-    pub const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Closed => "closed",
             Self::Open => "open",
@@ -79,7 +79,7 @@ impl Default for Breaker {
 
 impl Breaker {
     /// Returns the state for metrics.
-    pub const fn shown(&self) -> Shown {
+    pub(crate) const fn shown(&self) -> Shown {
         match self {
             Self::Closed(_) => Shown::Closed,
             Self::Open { .. } => Shown::Open,
@@ -89,7 +89,7 @@ impl Breaker {
     }
 
     /// Returns true if polling may ask now. An open breaker whose delay has passed admits one attempt.
-    pub fn admits(&mut self, now: Timestamp) -> bool {
+    pub(crate) fn admits(&mut self, now: Timestamp) -> bool {
         match self {
             Self::Closed(_) | Self::HalfOpen(_) => true,
             Self::Open { failures, until } if *until <= now => {
@@ -105,7 +105,7 @@ impl Breaker {
     }
 
     /// Time at which polling may ask again. `None`: now, or only after a correction.
-    pub const fn next_try(&self) -> Option<Timestamp> {
+    pub(crate) const fn next_try(&self) -> Option<Timestamp> {
         match self {
             Self::Open { until, .. } => Some(*until),
             Self::Held { until } => *until,
@@ -114,12 +114,12 @@ impl Breaker {
     }
 
     /// The BMC has answered.
-    pub fn succeeded(&mut self) {
+    pub(crate) fn succeeded(&mut self) {
         *self = Self::Closed(0);
     }
 
     /// The BMC has not, or not usefully. `jitter` is from -1 to 1.
-    pub fn failed(&mut self, reason: BmcFault, now: Timestamp, jitter: f64) {
+    pub(crate) fn failed(&mut self, reason: BmcFault, now: Timestamp, jitter: f64) {
         *self = match reason {
             // Only a user can correct these: a change of the Machine, its Secret or the other Machine ends the hold.
             BmcFault::AuthenticationFailed

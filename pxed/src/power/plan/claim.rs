@@ -63,7 +63,7 @@ impl Claims {
 }
 
 /// Returns true if claims decide about the power of a Machine.
-pub fn follows_claims(machine: &Machine) -> bool {
+pub(crate) fn follows_claims(machine: &Machine) -> bool {
     machine.spec.power_policy == PowerPolicy::OnClaim
 }
 

@@ -29,7 +29,7 @@ use super::parameters::{Boot, Kind, Off, Order};
 use crate::power::progress::Written;
 
 /// Interval between power state requests while a change is pending.
-pub const PENDING_POLL_INTERVAL: SignedDuration = SignedDuration::from_secs(2);
+pub(crate) const PENDING_POLL_INTERVAL: SignedDuration = SignedDuration::from_secs(2);
 /// Delay before an accepted request is repeated: some BMCs report the old state for a while.
 const REQUEST_REPEAT_DELAY: SignedDuration = SignedDuration::from_secs(30);
 /// Period after pxed's own last act in which a contradicting state is not believed.
@@ -64,7 +64,7 @@ pub struct LastAct {
 
 impl LastAct {
     /// Returns the time until which this reading is not believed because it contradicts the last action.
-    pub fn doubts(&self, reading: &Reading) -> Option<Timestamp> {
+    pub(crate) fn doubts(&self, reading: &Reading) -> Option<Timestamp> {
         let contradicts = match reading.state {
             PowerState::On => !self.leaves_on,
             PowerState::Off => self.leaves_on,

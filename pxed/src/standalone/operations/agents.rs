@@ -28,12 +28,12 @@ const MOST_EXECUTOR: usize = 253;
 
 impl LocalOperations {
     /// Told at each change of any operation.
-    pub fn changes(&self) -> watch::Receiver<()> {
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.inner.changed.subscribe()
     }
 
     /// A Machine's operations that its agent carries out and that have not ended, the oldest first.
-    pub fn of_agent(&self, machine: &MachineName) -> Vec<Arc<MachineOperation>> {
+    pub(crate) fn of_agent(&self, machine: &MachineName) -> Vec<Arc<MachineOperation>> {
         let mut all: Vec<_> = {
             let state = self.lock();
             let there = state.memory.records.values().filter(|record| {
@@ -52,7 +52,7 @@ impl LocalOperations {
     ///
     /// # Errors
     /// The report cannot be stored now.
-    pub async fn write_of_agent(
+    pub(crate) async fn write_of_agent(
         &self,
         machine: &MachineName,
         write: OperationWrite,

@@ -19,7 +19,7 @@ const TIDY_INTERVAL: Duration = Duration::from_secs(10);
 
 impl LocalOperations {
     /// Reports the known operations, then ends and forgets operations whose time is over, until `shutdown`.
-    pub async fn run(self, pulse: Pulse, shutdown: CancellationToken) {
+    pub(crate) async fn run(self, pulse: Pulse, shutdown: CancellationToken) {
         let generation = self.inner.store.generation();
         let mut tidier = Tidier { operations: self, generation, started: Instant::now() };
         Task::new(pulse).run(&mut tidier, shutdown).await;

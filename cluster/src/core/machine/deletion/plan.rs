@@ -109,7 +109,7 @@ pub enum Act {
 
 impl Act {
     /// Returns true if the act sends requests to the workload cluster.
-    pub fn is_remote(&self) -> bool {
+    pub(crate) fn is_remote(&self) -> bool {
         match self {
             Self::Read(needed) => !matches!(needed, Needed::NodeOf(_)),
             Self::Cordon { .. } | Self::Evict { .. } | Self::DeleteNode { .. } => true,

@@ -112,7 +112,7 @@ impl Selection {
     }
 
     /// Returns true if the labels of namespaces decide.
-    pub fn needs_namespaces(&self) -> bool {
+    pub(crate) fn needs_namespaces(&self) -> bool {
         self.rules.iter().any(|rule| rule.pods.iter().any(|(_, namespaces)| !namespaces.selects_all()))
     }
 
