@@ -312,6 +312,7 @@ fn part(status: &MachineStatus) -> MachineStatus {
     MachineStatus {
         conditions: enrolled.cloned().collect(),
         applied: status.applied.clone(),
+        hardware: status.hardware.clone(),
         ..MachineStatus::default()
     }
 }

@@ -526,6 +526,30 @@ async fn choice_is_stored_before_publication_and_survives_restart() {
 }
 
 #[tokio::test]
+async fn c1_selector_by_hardware_chooses_when_the_agent_has_reported_it() {
+    let rig = Rig::new();
+    let mut by_hardware = sourced("w.yaml", &kubernetes("v1.34.0"));
+    let mut configuration = (*by_hardware.configuration).clone();
+    let fields =
+        [json!({ "key": "status.hardware.cpu.architecture", "operator": "In", "values": ["amd64"] })];
+    configuration.spec.machine_selector =
+        Some(serde_json::from_value(json!({ "matchFields": fields })).unwrap());
+    by_hardware.configuration = configuration.into();
+    rig.choice.take(vec![by_hardware], true).await;
+    rig.enroll();
+    rig.until("no choice without the hardware", |rig| {
+        let status = rig.registry.get(&name("a")).unwrap();
+        condition(&status, "ConfigurationPending").is_some_and(|c| c.reason == "HardwareNotReported")
+    })
+    .await;
+    rig.registry.update(&name("a"), |status| {
+        status.hardware =
+            Some(serde_json::from_value(json!({ "cpu": { "architecture": "amd64" } })).unwrap());
+    });
+    rig.until("the choice", |rig| rig.selected() == Some(1)).await;
+}
+
+#[tokio::test]
 async fn an_agents_word_that_cannot_be_kept_is_refused_and_changes_nothing() {
     let rig = Rig::new();
     rig.choice.take(vec![sourced("w.yaml", &kubernetes("v1.34.0"))], true).await;
