@@ -133,13 +133,13 @@ pub(crate) enum MachineCommand {
         #[arg(value_parser = name)]
         name: String,
     },
-    /// Show what each Machine waits for, on whom, since when, and what to do (for its boot offers: explain)
+    /// Show what each Machine waits for, for which program or user, since when, and the next step (for its boot offers: explain)
     Explain {
         /// The Machine's name [default: all of them]
         #[arg(value_parser = name)]
         name: Option<String>,
     },
-    /// A token for a host that pxed does not boot (every provider but pxe), good once and for an hour: a secret
+    /// A token for a host that pxed does not boot (every provider but pxe). It is a secret, valid once, for an hour
     Token {
         /// The Machine's name
         #[arg(value_parser = name)]

@@ -342,7 +342,8 @@ impl Look<'_> {
         let back = self.status.rolled_back.as_ref()?;
         let what = format!("{} failed and was rolled back: {}", back.from.version_name(), back.message);
         let next = format!(
-            "Correct the MachineConfiguration, which makes a new version, or name an earlier one: `bedplate config rollback {} --machine NAME`.",
+            "Correct the MachineConfiguration, which makes a new version. Or name an earlier one, with updateStrategy OnDelete, because the \
+             update continues on the other Machines: `bedplate config rollback {} --machine NAME`.",
             back.from.name
         );
         Some(Diagnosis {

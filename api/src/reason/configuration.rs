@@ -16,7 +16,7 @@ reasons! {
         MaxUnavailableReached: "A Machine is ready for its turn, and maxUnavailable other Machines are unavailable."
             => User, "Repair the Machines in the message, delete them, or raise maxUnavailable.";
         PausedOnFailure: "A Machine failed, and the rolling update has stopped."
-            => User, "See condition Degraded.";
+            => User, "See condition Degraded: `bedplate config show CONFIGURATION`.";
         MachinesSkipped: "All Machines are updated but those that were skipped or that failed. The message names them.";
         UpToDate: "All Machines run the version that a repave would select.";
         NoMachines: "No Machine uses the configuration.";
@@ -41,7 +41,7 @@ reasons! {
         RolledBack: "Machines tried the version and returned to the former one."
             => User, "Edit the MachineConfiguration. status.rolledBack of the Machines has the cause.";
         NodeMissing: "Machines have had no Node of the version for longer than the health gate and 30 minutes."
-            => User, "See `bedplate machine explain NAME`. Repair the host (spec.paused meanwhile), move the Machine, or delete it.";
+            => User, "See `bedplate machine explain NAME`. Set updateStrategy OnDelete, because a paused Machine does not stop the update. Then repair the host, move the Machine, or delete it.";
         PavingFailed: "A host has no Node. Its condition Paved has the cause."
             => User, "Repair the host, or edit the MachineConfiguration and move the Machine by spec.configurationRef.";
         DrainTimedOut: "Pods were left on the Node after drainTimeoutSeconds. The Node was uncordoned."

@@ -59,7 +59,7 @@ reasons! {
         InvalidKernelArguments: "pxed holds the boot: a kernel argument of the image or of the Machine cannot be passed on."
             => User, "Correct the arguments that the message names. The machine asks again every 10 s.";
         MachinePaused: "pxed holds the boot: spec.paused is set."
-            => User, "Unpause it: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
+            => User, "Unpause it: `kubectl patch mach NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
         StageFailed: "A step on the machine fails, and the machine tries again. The message has its text."
             => Host, "Read the message (docs/troubleshooting/boot.md).";
         DuplicateMacAddress = "DuplicateMACAddress": "Several Machines claim the MAC address. pxed serves none of them."
@@ -72,8 +72,8 @@ reasons! {
     /// Reasons of `Enrolled`. Written by pxed.
     pub enum EnrolledReason: "Condition Enrolled of a Machine", condition condition_type::ENROLLED {
         Enrolled: "The host has its certificate.";
-        AwaitingEnrollment: "The host boots, its agent has not asked for a certificate yet, or pxed listens before the first key. The message says which."
-            => Agent, "See the timeline of its boot: `bedplate machine show NAME` (docs/concepts/agent.md).";
+        AwaitingEnrollment: "No pxed has reported the Machine, the host boots, its agent has not asked for a certificate yet, or pxed listens before the first key. The message says which."
+            => Agent, "See the timeline of its boot: `bedplate machine show NAME`. If there is none, see docs/troubleshooting/stuck.md, \"No pxed has reported the Machine\".";
         HeardElsewhere: "Another host asks to enroll with a new key, and the key in force is still heard."
             => User, "If the host was replaced: `bedplate machine re-enroll NAME`. If it crashed, wait until the time in the message. Otherwise see docs/troubleshooting/boot.md, \"Another host asks to enroll\".";
         SeedRequestedTwice: "The seed of the boot was requested a second time."
@@ -130,7 +130,7 @@ reasons! {
         ApiServerUnreachable = "APIServerUnreachable": "The API server does not answer the agent."
             => Cluster, "Check that the host reaches the API server: `bedplate-agent status` on the host.";
         Paused: "spec.paused is set, so the agent changes nothing."
-            => User, "Unpause it: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
+            => User, "Unpause it: `kubectl patch mach NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
         MachineDeleting: "The Machine is being deleted, so the agent changes nothing."
             => Agent, "See docs/concepts/node.md, \"To give it up\".";
         MachineNotFound: "The Machine does not exist any more, or another one has its name."
@@ -144,9 +144,9 @@ reasons! {
         NodeStillReady: "A Node of this name is Ready, and no slot runs on this host."
             => Cluster, "Check that no other host has this name. Otherwise wait until its Node is not Ready.";
         VersionRejected: "The selected version failed on this host."
-            => User, "Correct the MachineConfiguration, or run `bedplate config rollback`. status.rolledBack has the cause.";
+            => User, "Correct the MachineConfiguration. `bedplate machine explain NAME` has the cause. To go back, see docs/guides/rolling-updates.md, \"Roll back\".";
         HealthGateFailed: "The new node did not pass its health gate in time."
-            => User, "Correct the MachineConfiguration, or run `bedplate config rollback`. status.rolledBack has the cause.";
+            => User, "Correct the MachineConfiguration. `bedplate machine explain NAME` has the cause. To go back, see docs/guides/rolling-updates.md, \"Roll back\".";
         BackOff: "Trials fail, and no former slot can run instead. The message has the last cause."
             => User, "The agent tries again. To end it, correct the MachineConfiguration.";
         ImageUnavailable: "The node image cannot be fetched."
@@ -225,7 +225,7 @@ reasons! {
         NodeNameConflict: "The Node of this name belongs to another host, so it is not drained."
             => Controller, "No action needed: the Machine is removed at its deadline.";
         Paused: "spec.paused is set, so the Node is not drained."
-            => User, "Unpause it: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
+            => User, "Unpause it: `kubectl patch mach NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
         Claimed: "A MachineClaim holds the host, and its provider decides about the node."
             => Other, "See the claim: `kubectl describe machineclaim NAME` (docs/guides/claims.md).";
         StoppingSlot: "The Node is deleted, and the agent empties the slot. The message has the deadline."
@@ -241,11 +241,11 @@ reasons! {
         Deleting: "The Machine is being deleted."
             => Controller, "See its finalizers: `kubectl get machine NAME -o yaml`.";
         Paused: "spec.paused is set, so no program changes the machine."
-            => User, "Unpause it: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
+            => User, "Unpause it: `kubectl patch mach NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`.";
         AwaitingAgent: "The agent has not started to make the node."
             => Agent, "No action needed; `bedplate machine show NAME` has the agent's report.";
         RolledBack: "The selected version failed, and the former version runs again."
-            => User, "Correct the MachineConfiguration, or run `bedplate config rollback`. status.rolledBack has the cause.";
+            => User, "Correct the MachineConfiguration. `bedplate machine explain NAME` has the cause. To go back, see docs/guides/rolling-updates.md, \"Roll back\".";
         Updating: "A rolling update cordoned the Node and drains it."
             => Controller, "See the remaining Pods: `kubectl describe node NAME`, annotation bedplate.dev/drain-pending.";
         NodeNameConflict: "The Node of this name belongs to another host."

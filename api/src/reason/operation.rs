@@ -51,7 +51,7 @@ with_bmc_faults! { reasons_with
         NotSupported: "The BMC does not support the operation, or the Machine has no BMC."
             => User, "`bedplate bmc probe` shows what this BMC supports.";
         TimedOut: "The operation did not finish in time."
-            => User, "See `bedplate power status NAME`. A system that ignores a shutdown needs --grace-period or --force.";
+            => User, "Read the message, and `bedplate power status NAME`. After a power cycle that left the machine off: `bedplate power on NAME`. For a power-off, use --grace-period or --force.";
         Refused: "The BMC rejected the request, or the state of the machine does not allow it."
             => User, "Check the log of the BMC. A machine that is off needs powerOn, not reset.";
         InvalidParameters: "A parameter is unknown or invalid. The message names it."
@@ -150,8 +150,8 @@ reasons! {
             => User, "Narrow --selector or --field-selector in a new operation.";
         InvalidSelector: "The API server rejected the selector."
             => User, "Correct --selector or --field-selector in a new operation.";
-        NoExecutor: "No program started the operation in time: the host is off, its agent does not run, or the name is wrong."
-            => User, "Check the operation's name, and the Machine: `bedplate machine show NAME`. Then create a new operation.";
+        NoExecutor: "No program started the operation in time: no pxed of the site drives the BMC, the host is off, its agent does not run, or the name is wrong."
+            => User, "Check the name of the operation, and the Machine: `bedplate machine show NAME`. For a power operation, check pxed (docs/guides/machine-operations.md, \"Troubleshoot an operation\"). Then create a new operation.";
         MachineNotFound: "The Machine does not exist."
             => User, "Create the Machine, or correct the name, then create a new operation.";
         TimedOut: "The executor did not finish the operation in time."
