@@ -9,7 +9,7 @@
 
 mod decode;
 mod encode;
-pub mod option;
+pub(crate) mod option;
 
 pub use decode::{RelayInformation, Request, decode};
 pub use encode::{Reply, encode};

@@ -5,11 +5,11 @@
 
 pub(crate) const PAD: u8 = 0;
 pub(crate) const SUBNET_MASK: u8 = 1;
-pub const ROUTER: u8 = 3;
+pub(crate) const ROUTER: u8 = 3;
 pub(crate) const NAME_SERVER: u8 = 6;
 pub(crate) const HOST_NAME: u8 = 12;
 pub(crate) const DOMAIN_NAME: u8 = 15;
-pub const BROADCAST: u8 = 28;
+pub(crate) const BROADCAST: u8 = 28;
 pub(crate) const NTP_SERVER: u8 = 42;
 pub(crate) const VENDOR_SPECIFIC: u8 = 43;
 pub(crate) const REQUESTED_ADDRESS: u8 = 50;
@@ -17,9 +17,9 @@ pub(crate) const LEASE_TIME: u8 = 51;
 pub(crate) const OVERLOAD: u8 = 52;
 pub(crate) const MESSAGE_TYPE: u8 = 53;
 pub(crate) const SERVER_ID: u8 = 54;
-pub const PARAMETERS: u8 = 55;
-pub const MESSAGE: u8 = 56;
-pub const MAX_SIZE: u8 = 57;
+pub(crate) const PARAMETERS: u8 = 55;
+pub(crate) const MESSAGE: u8 = 56;
+pub(crate) const MAX_SIZE: u8 = 57;
 pub(crate) const RENEWAL_TIME: u8 = 58;
 pub(crate) const REBINDING_TIME: u8 = 59;
 pub(crate) const VENDOR_CLASS: u8 = 60;
@@ -36,10 +36,10 @@ pub(crate) const ARCHITECTURE: u8 = 93;
 pub(crate) const MACHINE_ID: u8 = 97;
 /// iPXE's encapsulated options
 pub(crate) const IPXE: u8 = 175;
-pub const END: u8 = 255;
+pub(crate) const END: u8 = 255;
 
 /// Sub-options of option 82.
-pub mod relay {
+pub(crate) mod relay {
     /// RFC 3527
     pub(crate) const LINK_SELECTION: u8 = 5;
     /// RFC 5107
@@ -49,7 +49,7 @@ pub mod relay {
 }
 
 /// Sub-options of option 43 as PXE 2.1 uses it.
-pub mod pxe {
+pub(crate) mod pxe {
     /// PXE_BOOT_ITEM: the boot server type and layer that is asked for.
     pub(crate) const BOOT_ITEM: u8 = 71;
 }

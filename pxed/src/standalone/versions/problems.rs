@@ -91,7 +91,7 @@ fn first_control_planes(
     }
     let configurations: Vec<_> = state.configurations.values().map(|of| &of.configuration).collect();
     let versions: Vec<_> = state.versions.values().map(|version| &**version).collect();
-    let mut by_configuration: BTreeMap<&str, Founders<'_>> = BTreeMap::new();
+    let mut by_configuration: BTreeMap<&str, FirstControlPlanes<'_>> = BTreeMap::new();
     for known in machines.into_iter().flat_map(Snapshot::iter) {
         let chosen = state.chosen(&known.name, &known.uid).map(|chosen| &**chosen);
         let mut machine = with_status(known, chosen, status_of(&known.name).as_ref());
@@ -104,13 +104,13 @@ fn first_control_planes(
             matched(state, choose(&machine, None, &configurations, &versions))
         };
         if let Some(version) = version {
-            let founders = by_configuration.entry(&version.spec.configuration_name).or_default();
-            founders.have_endpoint |= version.spec.template.kubernetes.api_server_endpoint.is_some();
-            founders.selected += usize::from(is_selected);
-            founders.all.push(known);
+            let firsts = by_configuration.entry(&version.spec.configuration_name).or_default();
+            firsts.have_endpoint |= version.spec.template.kubernetes.api_server_endpoint.is_some();
+            firsts.selected += usize::from(is_selected);
+            firsts.all.push(known);
         }
     }
-    by_configuration.iter().flat_map(|(name, founders)| founders.problems(name)).collect()
+    by_configuration.iter().flat_map(|(name, firsts)| firsts.problems(name)).collect()
 }
 
 /// Returns the version that makes a cluster, if it is the choice for a Machine without a selected version.
@@ -125,13 +125,13 @@ fn matched(state: &State, choice: Choice) -> Option<&MachineConfigurationVersion
 
 /// Machines whose nodes make clusters by versions of one configuration.
 #[derive(Default)]
-struct Founders<'a> {
+struct FirstControlPlanes<'a> {
     all: Vec<&'a KnownMachine>,
     selected: usize,
     have_endpoint: bool,
 }
 
-impl Founders<'_> {
+impl FirstControlPlanes<'_> {
     fn problems(&self, configuration: &str) -> Vec<String> {
         let several = (self.all.len() > 1 && self.have_endpoint).then(|| {
             let next = match self.selected {

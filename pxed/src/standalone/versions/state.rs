@@ -146,12 +146,9 @@ pub(super) fn with_status(
     let mut machine = Machine::clone(&known.machine);
     machine.metadata.uid = Some(known.uid.clone());
     machine.status = Some(MachineStatus {
-        conditions: status.map(|status| status.conditions.clone()).unwrap_or_default(),
-        applied: status.and_then(|status| status.applied.clone()),
-        hardware: status.and_then(|status| status.hardware.clone()),
         selected: chosen.and_then(|chosen| chosen.selected.clone()),
         node_ref: chosen.and_then(|chosen| chosen.node.clone()),
-        ..MachineStatus::default()
+        ..status.cloned().unwrap_or_default()
     });
     machine
 }
